@@ -67,7 +67,7 @@ type finder struct {
 	users     [][]ir.NodeID        // by value of g
 	output    []bool               // by value of g
 	windows   map[ir.NodeID]window // of views
-	reshaped  map[ir.ValueID]bool  // results of reductions of which others use a reshape, see reshapes
+	reshaped  map[ir.ValueID]bool  // results that others use in other sizes, see reshapes
 	reads     []catalogue.Point    // by node of g: how a call reads its operands
 	requires  []required
 	refused   []refusal

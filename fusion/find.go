@@ -308,7 +308,9 @@ func (f *finder) reductions() {
 		for _, id := range c.members {
 			for _, v := range f.g.Operands(id) {
 				if def := f.g.Def[f.g.Root(v)]; f.fusable[def] {
-					groups = append(groups, f.whole.find(int(f.of[def])))
+					if group := f.whole.find(int(f.of[def])); !slices.Contains(groups, group) {
+						groups = append(groups, group)
+					}
 				}
 			}
 		}

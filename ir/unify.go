@@ -173,9 +173,9 @@ func (m *meaning) broadcast(arg int, dims, to []Dim) {
 	}
 }
 
-// foreach pairs the sizes of an operator over lists. Tensor i of each list broadcasts to result i, or, if the operator
-// makes no results, to tensor i of the first list. A result with fewer dims than its operand, such as a norm, is no
-// broadcast.
+// foreach pairs the sizes of an operator over lists. Tensor i of each list broadcasts to result i. An operator without
+// new results writes the first list, and the tensors broadcast to those of that list. If a result has fewer dims than
+// its operand, as a norm has, nothing broadcasts.
 func (m *meaning) foreach(args []Arg, fresh []Type) {
 	g := m.g
 	first := g.List(args[0])

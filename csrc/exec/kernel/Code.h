@@ -32,8 +32,9 @@ struct Node {
   uint64_t bits = 0;                                    // NUMBER: its index; CONST: its value; ROUND: the dtype
   c10::ScalarType rounds = c10::ScalarType::Undefined;  // the dtype to which the result is rounded
   uint32_t then = 0;                                    // a second op, on the result and the last operand; 0: none
-  // Of WHERE: its condition holds at no point but the one whose index along the only reduced dim is the row value
-  // `spot`, and there only if the row value `only` is true (kNone: always).
+  // Of WHERE: the condition can hold at one point of a row only. The row value `spot` is that point's index along the
+  // only reduced dim. The condition holds there if the row value `only` is true (kNone: always). A reduction of such a
+  // WHERE has the same `spot` if the last operand of the WHERE has no effect on it.
   uint32_t spot = kNone, only = kNone;
 };
 
@@ -63,7 +64,7 @@ struct ReduceStep {
   uint32_t bytes = 0;      // size of the accumulator
 };
 
-// A reduction of which all points but one have no effect. It is computed at that point, by a step of a row.
+// A reduction that is computed at one point of each row, because its operand has no effect at the other points.
 struct PointStep {
   uint32_t spot = kNone;    // the row value that is the point's index
   std::vector<Step> steps;  // element values at the point

@@ -133,7 +133,7 @@ class Scheduler {
     }
   }
 
-  // Finds the WHEREs whose condition compares the index along the reduced dim with a row value.
+  // Finds the WHEREs whose condition compares the index along the reduced dim with a row value, and their reductions.
   void FindSpots() {
     const auto index = [this](uint32_t i) {
       return c_.nodes[i].op == MYC_K_INDEX && c_.nodes[i].level == Level::kElement;
@@ -146,6 +146,7 @@ class Scheduler {
       return kNone;
     };
     for (Node& n : c_.nodes) {
+      if (IsReduction(n)) n.spot = SpotOf(n);
       if (n.op != MYC_K_WHERE || n.level != Level::kElement) continue;
       const Node& condition = c_.nodes[n.from[0]];
       n.spot = spot(condition);
@@ -158,7 +159,7 @@ class Scheduler {
     }
   }
 
-  // The spot of a reduction whose operand has no effect at all points but one, or kNone.
+  // The spot of a reduction, or kNone.
   uint32_t SpotOf(const Node& reduction) const {
     const Node* n = &c_.nodes[reduction.from[0]];
     const bool real = n->cls == MYC_K_F32 || n->cls == MYC_K_F64;
@@ -170,12 +171,12 @@ class Scheduler {
     return other.bits == start ? n->spot : kNone;
   }
   // Whether a schedule computes node i at one point.
-  bool AtPoint(uint32_t i, bool lanes) const {
-    return !lanes && IsReduction(c_.nodes[i]) && SpotOf(c_.nodes[i]) != kNone;
-  }
+  bool AtPoint(uint32_t i, bool lanes) const { return !lanes && IsReduction(c_.nodes[i]) && c_.nodes[i].spot != kNone; }
 
   // The first operand that a pass computes for a node: a WHERE with a spot does without its condition.
-  static uint32_t FirstOf(const Node& n, bool lanes) { return n.spot != kNone && !lanes ? 1 : 0; }
+  static uint32_t FirstOf(const Node& n, bool lanes) {
+    return n.op == MYC_K_WHERE && n.spot != kNone && !lanes ? 1 : 0;
+  }
 
   void MarkNeeded() {
     needed_.assign(c_.nodes.size(), false);
@@ -281,7 +282,7 @@ class Scheduler {
   Step PointStepOf(uint32_t i, Schedule* o) {
     const Node& n = c_.nodes[i];
     PointStep point;
-    point.spot = SpotOf(n);
+    point.spot = n.spot;
     point.reduction = ReduceStepOf(i, false);
     std::vector<bool> marked(c_.nodes.size());
     Closure(n.from[0], marked);

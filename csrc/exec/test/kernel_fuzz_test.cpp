@@ -199,7 +199,7 @@ class Case {
     return Add({MYC_K_CONST, cls, cls == MYC_K_F64 ? std::bit_cast<uint64_t>(real) : static_cast<uint64_t>(whole), 0, 0,
                 true, std::isinf(real)});
   }
-  // A value of which all points but one are a constant, or the reduction of one.
+  // Adds a value that can differ from a constant at one point of a row only, and perhaps a reduction of that value.
   void AddSpot(uint64_t index, uint64_t cls) {
     std::vector<uint64_t> rows, conditions;
     for (size_t i = 0; i < instrs_.size(); ++i) {
