@@ -67,8 +67,8 @@ func (b *builder) again(it *item) geometry {
 	}
 	numbers := func(it *item) []uint64 { return b.guess[it.param:][:it.slots()] }
 	for _, w := range s.views {
-		if w.at.sub != it.sub || w.at.rank != it.rank || w.at.has(catalogue.TensorContig) != it.has(catalogue.TensorContig) ||
-			!slices.Equal(numbers(w.at), numbers(it)) {
+		layout := w.at.has(catalogue.TensorContig) == it.has(catalogue.TensorContig)
+		if !layout || w.at.sub != it.sub || w.at.rank != it.rank || !slices.Equal(numbers(w.at), numbers(it)) {
 			continue
 		}
 		for i, d := range slices.Concat(w.typ.Dims, w.typ.Strides) {
