@@ -57,9 +57,9 @@ func (b *builder) geometry(it *item) geometry {
 const maxViews = 4
 
 // again returns the geometry of an operand that is not the first on its storage. If an earlier operand was all of the
-// storage in the same sizes and strides, this one has that operand's dims, and the graph notes that it serves only calls
-// in which the numbers are equal again. A weight in the steps of an optimizer, for example, is then one value. Windows
-// on parts of a storage are not compared: they may be equal by chance.
+// storage in the same sizes and strides, this one has that operand's dims. The graph notes that it serves only calls in
+// which the numbers are equal again. A weight in the steps of an optimizer, for example, is then one value. Windows on
+// parts of a storage are not compared: they may be equal by chance.
 func (b *builder) again(it *item) geometry {
 	s := &b.storages[it.n]
 	if b.guess == nil || !b.covers(it, s) {
