@@ -3,7 +3,11 @@
 
 package capture
 
-import "github.com/mycelya/mycelya/ir"
+import (
+	"slices"
+
+	"github.com/mycelya/mycelya/ir"
+)
 
 // written is an operand that a record overwrites: a window of a storage.
 type written struct {
@@ -16,16 +20,37 @@ type written struct {
 //
 // Several written operands of one record may lie on one storage and overlap. Each result is its window's content after
 // the whole call. So the results of overlapping windows agree where they overlap, and their updates in operand order
-// give the storage's content.
+// give the storage's content. A window that is the whole storage in other sizes is the storage's new value, in calls in
+// which the sizes make as many elements again.
 func (b *builder) write(w written, after ir.ValueID) {
 	s := &b.storages[w.local]
-	if w.whole {
+	if w.whole || b.replaces(s, w.g) {
 		b.change(s, after)
 		return
 	}
 	id := b.g.Add(ir.Node{Op: ir.OpUpdate, Offset: w.g.offset, Record: int32(b.record), Origin: b.origin},
 		[]ir.Arg{ir.Value(s.value), ir.Value(after)}, []ir.Type{b.g.Types[s.value]})
 	b.change(s, b.g.Nodes[id].First)
+}
+
+// replaces reports whether a window is all of a storage in the same order, and notes that its sizes make as many
+// elements.
+func (b *builder) replaces(s *storage, g geometry) bool {
+	t := b.g.Types[s.value]
+	if b.guess == nil || t.DType != g.typ.DType || t.Strides != nil || g.typ.Strides != nil || g.offset != ir.Const(0) {
+		return false
+	}
+	sizes := make([]uint64, len(g.typ.Dims))
+	for i, d := range g.typ.Dims {
+		sizes[i] = b.first(d)
+	}
+	if slices.Contains(sizes, 0) || !b.covers(s, t.DType, sizes) {
+		return false
+	}
+	if left, right := b.g.Reduce(t.Dims, g.typ.Dims); len(left)+len(right) > 0 {
+		b.g.Requires = append(b.g.Requires, ir.Require{Left: left, Right: right})
+	}
+	return true
 }
 
 // resize changes the size of a storage and keeps the common prefix of its bytes.
@@ -35,6 +60,6 @@ func (b *builder) resize(it *item, size ir.Dim) {
 	id := b.g.Add(ir.Node{Op: ir.OpResize, Record: int32(b.record), Origin: b.origin},
 		[]ir.Arg{ir.Value(old)}, []ir.Type{t})
 	s := &b.storages[it.n]
-	s.define, s.whole = geometry{typ: t}, true
+	s.define = geometry{typ: t}
 	b.change(s, b.g.Nodes[id].First)
 }

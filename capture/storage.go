@@ -12,23 +12,17 @@ import (
 // replaces the value.
 //
 // The value's type is a shape that covers the storage exactly, from its first byte. If the trace made the storage or
-// saw it first as a whole, that shape is the defining geometry. If the first operand on an input is a window, the input
-// has no such shape, and its byte count is not a multiple of an element size for all size vectors. So its value is flat
-// bytes, u8[bytes], and each operand on it is a view, also one with the defining geometry.
+// saw it first as a whole, that shape is the defining geometry, or the matrix of which that is the transposed view. If
+// the first operand on an input is a window, the input has no such shape, and its byte count is not a multiple of an
+// element size for all size vectors. So its value is flat bytes, u8[bytes], and each operand on it is a view, also one
+// with the defining geometry. A write of the whole storage in other sizes gives the value these sizes.
 type storage struct {
 	value   ir.ValueID
 	define  geometry // the geometry of a SAME operand
-	whole   bool     // the defining geometry is the value's own type
 	input   bool     // existed before the trace
 	changed bool     // made or written by the trace
 	written []version
 	views   []wholeView // of operands that are all of the storage
-}
-
-// wholeView is the geometry of an operand, and where the trace has its numbers.
-type wholeView struct {
-	geometry
-	at *item
 }
 
 // version is the value of a storage after a record that made or wrote the storage.
@@ -49,7 +43,7 @@ func (b *builder) change(s *storage, v ir.ValueID) {
 
 // made adds the storage that the current record makes.
 func (b *builder) made(v ir.ValueID) {
-	s := storage{define: geometry{typ: b.g.Types[v]}, whole: true}
+	s := storage{define: geometry{typ: b.g.Types[v]}}
 	b.change(&s, v)
 	b.storages = append(b.storages, s)
 }
@@ -60,15 +54,23 @@ type geometry struct {
 	offset ir.Dim
 }
 
-// input makes the storage of a FIRST operand, which has the next local number.
-func (b *builder) input(it *item, g geometry) {
-	s := storage{define: g, whole: it.has(catalogue.TensorWhole), input: true}
-	t := g.typ
-	if !s.whole {
-		bytes := b.symbol(it.param + it.slots() - 1)
-		t = ir.Type{DType: ir.U8, Dims: []ir.Dim{bytes}}
+// input makes the storage of a FIRST operand, which has the next local number, and returns the operand's geometry.
+func (b *builder) input(it *item) geometry {
+	s := storage{input: true}
+	var t ir.Type
+	if view, matrix, ok := b.transposed(it); ok {
+		s.define, t = view, matrix
+		if b.guess != nil {
+			s.views = []wholeView{{matrix, []uint64{b.guess[it.param+1], b.guess[it.param]}}}
+		}
+	} else {
+		s.define = b.geometry(it)
+		if t = s.define.typ; !it.has(catalogue.TensorWhole) {
+			t = ir.Type{DType: ir.U8, Dims: []ir.Dim{b.symbol(it.param + it.slots() - 1)}}
+		}
 	}
 	id := b.g.Add(ir.Node{Op: ir.OpInput, Slot: it.n, Record: int32(b.record), Origin: b.origin}, nil, []ir.Type{t})
 	s.value = b.g.Nodes[id].First
 	b.storages = append(b.storages, s)
+	return s.define
 }

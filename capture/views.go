@@ -56,19 +56,28 @@ func (b *builder) geometry(it *item) geometry {
 // maxViews is the number of different views of all of a storage that are compared with later ones.
 const maxViews = 4
 
+// wholeView is a geometry of all of a storage, and the numbers that it had.
+type wholeView struct {
+	typ     ir.Type
+	numbers []uint64
+}
+
 // again returns the geometry of an operand that is not the first on its storage. If an earlier operand was all of the
 // storage in the same sizes and strides, this one has that operand's dims. The graph notes that it serves only calls in
 // which the numbers are equal again. A weight in the steps of an optimizer, for example, is then one value. Windows on
 // parts of a storage are not compared: they may be equal by chance.
 func (b *builder) again(it *item) geometry {
 	s := &b.storages[it.n]
-	if b.guess == nil || !b.covers(it, s) {
+	if b.guess == nil || !it.has(catalogue.TensorOff0) {
 		return b.geometry(it)
 	}
-	numbers := func(it *item) []uint64 { return b.guess[it.param:][:it.slots()] }
+	numbers := b.guess[it.param:][:it.slots()]
+	if !b.covers(s, ir.DType(it.sub), numbers[:it.rank]) {
+		return b.geometry(it)
+	}
 	for _, w := range s.views {
-		layout := w.at.has(catalogue.TensorContig) == it.has(catalogue.TensorContig)
-		if !layout || w.at.sub != it.sub || w.at.rank != it.rank || !slices.Equal(numbers(w.at), numbers(it)) {
+		layout := (w.typ.Strides == nil) == it.has(catalogue.TensorContig) && len(w.typ.Dims) == int(it.rank)
+		if !layout || w.typ.DType != ir.DType(it.sub) || !slices.Equal(w.numbers, numbers) {
 			continue
 		}
 		for i, d := range slices.Concat(w.typ.Dims, w.typ.Strides) {
@@ -76,52 +85,69 @@ func (b *builder) again(it *item) geometry {
 				b.g.Syms[sym].Also = append(b.g.Syms[sym].Also, it.param+uint32(i))
 			}
 		}
-		return w.geometry
+		return geometry{typ: w.typ}
 	}
 	g := b.geometry(it)
 	if len(s.views) < maxViews {
-		s.views = append(s.views, wholeView{g, it})
+		s.views = append(s.views, wholeView{g.typ, numbers})
 	}
 	return g
 }
 
-// covers reports whether an operand has as many elements as its storage.
-func (b *builder) covers(it *item, s *storage) bool {
-	if !it.has(catalogue.TensorOff0) {
-		return false
+// covers reports whether a dtype and sizes make as many bytes as a storage has.
+func (b *builder) covers(s *storage, d ir.DType, sizes []uint64) bool {
+	t := b.g.Types[s.value]
+	bytes, all := uint64(d.Size()), uint64(t.DType.Size())
+	for _, n := range sizes {
+		bytes *= n
 	}
-	elements, all := uint64(ir.DType(it.sub).Size()), int64(b.g.Types[s.value].DType.Size())
-	for _, n := range b.guess[it.param:][:it.rank] {
-		elements *= n
+	for _, d := range t.Dims {
+		all *= b.first(d)
 	}
-	for _, d := range b.g.Types[s.value].Dims {
-		n := int64(d)
-		if sym, ok := d.Sym(); ok {
-			n = int64(b.guess[b.g.Syms[sym].Slot])
-		}
-		all *= n
-	}
-	return elements == uint64(all)
+	return bytes == all
 }
 
-// operand returns the value of a tensor argument and its window. A whole storage with the defining geometry gives the
-// storage's own value. Any other window is a view of that value.
+// first is the number that a dim has among the guessed parameters.
+func (b *builder) first(d ir.Dim) uint64 {
+	if sym, ok := d.Sym(); ok {
+		return b.guess[b.g.Syms[sym].Slot]
+	}
+	return uint64(d)
+}
+
+// transposed returns the geometry of an operand that is all of an input as a transposed matrix, and the type of the
+// matrix that lies in the storage. A linear layer reads its weight so, and an optimizer writes it as it lies. The
+// operand is dense, so its second stride is its number of rows.
+func (b *builder) transposed(it *item) (view geometry, matrix ir.Type, ok bool) {
+	if !it.has(catalogue.TensorWhole) || it.has(catalogue.TensorContig) || it.rank != 2 {
+		return view, matrix, false
+	}
+	classes := b.t.Skeleton[it.v:]
+	if classes[classWords(it.rank)]&3 != catalogue.DimOne {
+		return view, matrix, false
+	}
+	d, dims := ir.DType(it.sub), b.dims(classes, it.rank, it.param)
+	view.typ = ir.Type{DType: d, Dims: dims, Strides: []ir.Dim{ir.Const(1), dims[0]}}
+	return view, ir.Type{DType: d, Dims: []ir.Dim{dims[1], dims[0]}}, true
+}
+
+// operand returns the value of a tensor argument and its window. A whole storage as it lies gives the storage's own
+// value. Any other window is a view of that value.
 func (b *builder) operand(it *item) (ir.ValueID, geometry) {
 	var g geometry
 	switch {
 	case it.has(catalogue.TensorSame):
 		g = b.storages[it.n].define
 	case it.has(catalogue.TensorFirst):
-		g = b.geometry(it)
-		b.input(it, g)
+		g = b.input(it)
 	default:
 		g = b.again(it)
 	}
-	s := &b.storages[it.n]
-	if s.whole && (it.has(catalogue.TensorFirst) || it.has(catalogue.TensorSame)) {
-		return s.value, g
+	v := b.storages[it.n].value
+	if b.g.Same(g.offset, ir.Const(0)) && b.g.SameType(g.typ, b.g.Types[v]) {
+		return v, g
 	}
-	return b.view(s.value, g), g
+	return b.view(v, g), g
 }
 
 func (b *builder) view(base ir.ValueID, g geometry) ir.ValueID {

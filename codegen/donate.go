@@ -4,6 +4,8 @@
 package codegen
 
 import (
+	"slices"
+
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/proto"
 )
@@ -95,7 +97,7 @@ func (p *planner) gives(v ir.ValueID, node ir.NodeID) bool {
 }
 
 // covers reports whether a value is all of its root: the root itself, or its elements in the same order under other
-// sizes. It compares symbols only.
+// sizes. It compares symbols, and relies on what the graph requires.
 func (p *planner) covers(v ir.ValueID) bool {
 	root := p.u.root[v]
 	if v == root {
@@ -106,18 +108,11 @@ func (p *planner) covers(v ir.ValueID) bool {
 		have.DType.Size() != want.DType.Size() {
 		return false
 	}
-	return p.g.SameDims(without1(have.Dims), without1(want.Dims))
-}
-
-// without1 returns dims without those of size 1.
-func without1(dims []ir.Dim) []ir.Dim {
-	out := make([]ir.Dim, 0, len(dims))
-	for _, d := range dims {
-		if d != ir.Const(1) {
-			out = append(out, d)
-		}
-	}
-	return out
+	left, right := p.g.Reduce(have.Dims, want.Dims)
+	return len(left)+len(right) == 0 || slices.ContainsFunc(p.g.Requires, func(r ir.Require) bool {
+		x, y := p.g.Reduce(r.Left, r.Right)
+		return p.g.SameDims(left, x) && p.g.SameDims(right, y)
+	})
 }
 
 // leaves reports whether the content that begins as a value becomes, through writes in place, the output for another

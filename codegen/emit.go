@@ -313,7 +313,7 @@ func (p *planner) afterWrites(id ir.NodeID, targets []place) {
 		}
 		if v != root {
 			at.offset, _ = p.shift(root, at, p.g.Nodes[p.g.Def[v]].Offset, p.g.Types[v].DType)
-			at.full = false
+			at.full = at.full && p.covers(v)
 		}
 		p.put(after, at)
 		after++

@@ -382,3 +382,40 @@ def test_views_that_had_equal_sizes():
     for rows in itertools.product((2, 3, 4, 5), repeat=3):
         torch.testing.assert_close(views(on_device, *rows).cpu(), views(x, *rows))
     assert 2 <= misses() - before <= 6
+
+
+def test_writes_of_all_of_a_storage():
+    """A write of all elements in other sizes is no copy. It may be of a part in a later call."""
+
+    def write(x: torch.Tensor, n: int) -> torch.Tensor:
+        x = x.exp()
+        part = x.view(-1)[:n]
+        part.view(2, -1).mul_(3)
+        part.view(-1, 4).relu_().add_(1)
+        return x
+
+    for n in (24, 16, 24, 8, 0):
+        x = torch.randn(6, 4)
+        torch.testing.assert_close(write(x.to(DEVICE), n).cpu(), write(x, n))
+
+
+def test_transposed_weights_are_written():
+    """Training reads a weight transposed and writes it as it lies, and so do its views."""
+
+    def steps(device: str | torch.device) -> list[torch.Tensor]:
+        torch.manual_seed(3)
+        layer, x = nn.Linear(6, 4), torch.randn(5, 6)
+        layer, x = layer.to(device), x.to(device)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
+        out = []
+        for _ in range(3):
+            optimizer.zero_grad()
+            layer(x).square().sum().backward()
+            optimizer.step()
+            with torch.no_grad():
+                layer.weight.t().mul_(0.5)
+                layer.weight.view(-1)[1:].add_(0.25)
+            out.append(layer.weight.detach().t().clone().cpu())
+        return out
+
+    same(steps(DEVICE), steps("cpu"), rtol=1e-5, atol=1e-6)
