@@ -345,8 +345,9 @@ func (f *finder) joinReductions(a, b int) bool {
 	return true
 }
 
-// alike puts updates of many tensors, which a loop in the user's program has recorded one by one, into one group. They
-// are maps of one kind that write in place, so one kernel for all of them takes no additional memory.
+// alike puts maps of one kind into one group: updates in place of many tensors, which a loop in the user's program has
+// recorded one by one, and values that one node is the first to read, such as the scaled queries and keys of an
+// attention. One kernel for all of them takes no additional memory: it writes in place, or what that node needs at once.
 func (f *finder) alike(g *ir.Graph) {
 	in := map[int]int{} // clusters in a vertex of the whole graph
 	for i, is := range f.fusable {
@@ -361,10 +362,14 @@ func (f *finder) alike(g *ir.Graph) {
 		}
 		c := f.clusters[i]
 		of := f.of[c.members[0]]
-		if c.reduced != nil || c.list || in[f.whole.find(int(of))] != 1 || !f.inPlace(g, c) {
+		if c.reduced != nil || c.list || in[f.whole.find(int(of))] != 1 {
 			continue
 		}
-		kind := ofKind{f.kind(c), f.segment[i]}
+		reader, ok := f.reader(g, c)
+		if !ok {
+			continue
+		}
+		kind := ofKind{f.kind(c), f.segment[i], reader}
 		if before, ok := last[kind]; ok && f.whole.check(int(before), int(of), far) == "" {
 			f.whole.merge(int(before), int(of))
 		}
@@ -376,24 +381,38 @@ func (f *finder) alike(g *ir.Graph) {
 type ofKind struct {
 	kind    string
 	segment int32
+	reader  ir.NodeID
 }
 
-// inPlace reports whether all values that a cluster makes for others are new contents of operands.
-func (f *finder) inPlace(g *ir.Graph, c *cluster) bool {
-	elsewhere := func(user ir.NodeID) bool { return !f.fusable[user] || f.cluster(user) != c }
+// reader returns the first node that reads the values which a cluster makes for others, inPlace if all of them are new
+// contents of operands. It is false if one of them is an output.
+func (f *finder) reader(g *ir.Graph, c *cluster) (reader ir.NodeID, ok bool) {
+	reader, ok = inPlace, true
+	var read func(v ir.ValueID)
+	read = func(v ir.ValueID) {
+		ok = ok && !f.output[v]
+		for _, user := range f.users[v] {
+			if n := &f.g.Nodes[user]; n.Op == ir.OpView {
+				read(n.First)
+			} else if !f.fusable[user] || f.cluster(user) != c {
+				reader = min(reader, f.of[user])
+			}
+		}
+	}
 	for _, id := range c.members {
 		if n := f.of[id]; g.Nodes[n].Op == ir.OpCall && g.NumWrites(n) > 0 && g.NumFresh(n) == 0 {
 			continue
 		}
 		n := &f.g.Nodes[id]
 		for v := n.First; v < n.First+ir.ValueID(n.N); v++ {
-			if f.output[v] || slices.ContainsFunc(f.users[v], elsewhere) {
-				return false
-			}
+			read(v)
 		}
 	}
-	return true
+	return reader, ok
 }
+
+// inPlace is the reader of a cluster that makes no values for others.
+const inPlace = ^ir.NodeID(0)
 
 // pair merges the clusters of two readers of a value if both run over all of it and over nothing else. If one makes an
 // operand of the other, try has already noted why they stay apart: that operand may be read in another dim order than
