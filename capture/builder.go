@@ -22,6 +22,7 @@ type builder struct {
 	record   int
 	origin   ir.Origin
 	guess    []uint64 // see again
+	numbers  bool     // numbers in guess are known
 	bad      error
 
 	// Of the record being read.
@@ -35,8 +36,9 @@ type builder struct {
 // Build turns a trace into a graph. Its outputs are the storages that the trace made or wrote and that are set in
 // wanted. wanted has one entry per local number. Where the parameters in guess, those of t or of another trace of its
 // skeleton, have equal sizes of views of one storage, the graph serves only calls in which they are equal again
-// (ir.Symbol.Also); nil: no size is guessed. If the trace does not follow the grammar, the error names the place.
-func (names *Table) Build(t *trace.Trace, wanted []bool, guess []uint64) (*trace.Captured, error) {
+// (ir.Symbol.Also); nil: no size is guessed. If numbers is set, a param node has the number in guess, on which a pass
+// may rely. If the trace does not follow the grammar, the error names the place.
+func (names *Table) Build(t *trace.Trace, wanted []bool, guess []uint64, numbers bool) (*trace.Captured, error) {
 	d, err := decode(t)
 	if err != nil {
 		return nil, fmt.Errorf("decoding a trace: %w", err)
@@ -44,7 +46,7 @@ func (names *Table) Build(t *trace.Trace, wanted []bool, guess []uint64) (*trace
 	if len(wanted) != int(d.locals) {
 		return nil, fmt.Errorf("building a graph: %d storages, but %d entries say which are wanted", d.locals, len(wanted))
 	}
-	b := &builder{t: t, d: d, names: names, guess: guess, g: ir.NewGraph(names.name(t), catalogue.CutOf(t.Reason).Name),
+	b := &builder{t: t, d: d, names: names, guess: guess, numbers: numbers, g: ir.NewGraph(names.name(t), catalogue.CutOf(t.Reason).Name),
 		ops: make([]string, 0, len(d.records)), storages: make([]storage, 0, d.locals)}
 	b.room()
 	for i := range d.records {
@@ -78,7 +80,7 @@ func (b *builder) room() {
 		}
 	}
 	leaves := numbers + int(b.d.locals)
-	b.g.Grow(records+max(records, leaves), max(3*records, leaves+writes), len(b.d.items)-listed, len(b.t.Params)-numbers)
+	b.g.Grow(records+max(records, leaves), max(3*records, leaves+writes), len(b.d.items)-listed+numbers, len(b.t.Params)-numbers)
 	b.g.ListArgs = make([]ir.Arg, 0, listed)
 }
 
@@ -244,7 +246,16 @@ var numberTypes = func() []ir.DType {
 
 // number makes the value of a number. Each occurrence has its own: two equal numbers may differ in the next call.
 func (b *builder) number(op ir.Op, dtype ir.DType, slot uint32) ir.Arg {
-	id := b.g.Add(ir.Node{Op: op, Slot: slot, Record: int32(b.record), Origin: b.origin}, nil, []ir.Type{{DType: dtype}})
+	var first []ir.Arg
+	if b.numbers && op == ir.OpParam {
+		switch dtype {
+		case ir.F64:
+			first = []ir.Arg{{Kind: ir.ArgFloat, V: int64(b.guess[slot])}}
+		case ir.I64:
+			first = []ir.Arg{{Kind: ir.ArgInt, V: int64(b.guess[slot])}}
+		}
+	}
+	id := b.g.Add(ir.Node{Op: op, Slot: slot, Record: int32(b.record), Origin: b.origin}, first, []ir.Type{{DType: dtype}})
 	return ir.Value(b.g.Nodes[id].First)
 }
 

@@ -33,7 +33,7 @@ func TestBuild(t *testing.T) {
 		names := capture.NewTable()
 		tr, err := asm.Parse(c.File("trace"), names)
 		require.NoError(t, err)
-		got, err := names.Build(tr, wanted(tr), tr.Params)
+		got, err := names.Build(tr, wanted(tr), tr.Params, true)
 		require.NoError(t, err)
 		require.NoError(t, ir.Verify(got.Graph))
 		text := got.Graph.String()
@@ -53,7 +53,7 @@ aten::add_.Tensor %0! %2 1
 aten::exp %0 -> %3:f32[4]
 `, names)
 	require.NoError(t, err)
-	c, err := names.Build(tr, wanted(tr), tr.Params)
+	c, err := names.Build(tr, wanted(tr), tr.Params, true)
 	require.NoError(t, err)
 	require.Equal(t, []bool{true, true, false, false}, c.Inputs)
 	require.Equal(t, []bool{true, false, true, true}, c.Changed)
@@ -99,7 +99,7 @@ func TestErrorsSayWhere(t *testing.T) {
 			bad.Skeleton = append([]uint64(nil), tr.Skeleton...)
 			bad.Params = append([]uint64(nil), tr.Params...)
 			c.harm(&bad)
-			_, err := names.Build(&bad, make([]bool, 2), nil)
+			_, err := names.Build(&bad, make([]bool, 2), nil, false)
 			require.EqualError(t, err, c.want)
 		})
 	}
@@ -139,7 +139,7 @@ func FuzzBuild(f *testing.F) {
 		for i := range tr.Alive {
 			tr.Alive[i] = 1
 		}
-		c, err := names.Build(tr, wanted(tr), tr.Params)
+		c, err := names.Build(tr, wanted(tr), tr.Params, true)
 		if err != nil {
 			require.Nil(t, c)
 			return

@@ -31,13 +31,14 @@ type Options struct {
 // Compiled is a program, with the data that is needed to fill in a call.
 type Compiled struct {
 	Program    *proto.Program
-	Slots      []uint32  // trace parameter slot of each of the program's first parameters
-	Derived    []Derived // the parameters after those, computed from trace parameters
-	Inputs     []uint32  // binding slot of each program input
-	Outputs    []uint32  // binding slot of each program output
-	StepRecord []int32   // trace record of each step, -1 if none
-	Requires   []Require // equalities that the sizes of a trace must fulfil
-	Unfused    []Unfused // groups that run as operators, at least in part
+	Slots      []uint32    // trace parameter slot of each of the program's first parameters
+	Derived    []Derived   // the parameters after those, computed from trace parameters
+	Inputs     []uint32    // binding slot of each program input
+	Outputs    []uint32    // binding slot of each program output
+	StepRecord []int32     // trace record of each step, -1 if none
+	Requires   []Require   // equalities that the sizes of a trace must fulfil
+	Numbers    []ir.Number // numbers that a trace must have
+	Unfused    []Unfused   // groups that run as operators, at least in part
 }
 
 // Compile makes the program of a verified graph. An error is a mistake of an earlier stage, or a use of memory that no

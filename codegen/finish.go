@@ -68,7 +68,7 @@ func (p *planner) finish() *Compiled {
 	p.params.finish()
 	c := p.out
 	c.Slots, c.Derived = p.params.slots, p.params.derived
-	c.Requires = requires(p.g)
+	c.Requires, c.Numbers = requires(p.g), p.g.Numbers
 	c.Program.Params = uint32(len(c.Slots) + len(c.Derived))
 	c.Program.Buffers = uint32(len(p.buffers))
 	p.failure()

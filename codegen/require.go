@@ -4,6 +4,8 @@
 package codegen
 
 import (
+	"fmt"
+	"math"
 	"math/bits"
 	"strings"
 
@@ -33,6 +35,11 @@ func requires(g *ir.Graph) []Require {
 
 // Holds reports whether the program is valid for a trace with these parameters.
 func (c *Compiled) Holds(trace []uint64) bool {
+	for _, n := range c.Numbers {
+		if !has(trace, n) {
+			return false
+		}
+	}
 	for i := range c.Requires {
 		if !c.Requires[i].holds(trace) {
 			return false
@@ -43,12 +50,34 @@ func (c *Compiled) Holds(trace []uint64) bool {
 
 // Broken returns the first requirement that does not hold for these parameters, "" if all hold.
 func (c *Compiled) Broken(trace []uint64) string {
+	for _, n := range c.Numbers {
+		if !has(trace, n) {
+			here := n.Value
+			if int(n.Slot) < len(trace) {
+				here.V = int64(trace[n.Slot])
+			}
+			return fmt.Sprintf("the number %v, which is %v here", number(n.Value), number(here))
+		}
+	}
 	for i := range c.Requires {
 		if r := &c.Requires[i]; !r.holds(trace) {
-			return r.String()
+			return r.String() + ", where s<n> is the size in slot n"
 		}
 	}
 	return ""
+}
+
+// has reports whether a trace has a number in its parameter slot.
+func has(trace []uint64, n ir.Number) bool {
+	return int(n.Slot) < len(trace) && trace[n.Slot] == uint64(n.Value.V)
+}
+
+// number is the number that a literal is.
+func number(a ir.Arg) any {
+	if a.Kind == ir.ArgFloat {
+		return math.Float64frombits(uint64(a.V))
+	}
+	return a.V
 }
 
 func (r *Require) holds(trace []uint64) bool {

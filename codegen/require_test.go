@@ -40,6 +40,6 @@ func TestRequires(t *testing.T) {
 		assert.Equal(t, test.want, c.Holds(test.trace), "%v", test.trace)
 		assert.Equal(t, test.want, c.Broken(test.trace) == "", "%v", test.trace)
 	}
-	assert.Equal(t, "s3 * s4 = s1", c.Broken([]uint64{0, 7, 0, 2, 3, 2}))
-	assert.Equal(t, "s3 = s5", c.Broken([]uint64{0, 6, 0, 2, 3, 4}))
+	assert.Equal(t, "s3 * s4 = s1, where s<n> is the size in slot n", c.Broken([]uint64{0, 7, 0, 2, 3, 2}))
+	assert.Equal(t, "s3 = s5, where s<n> is the size in slot n", c.Broken([]uint64{0, 6, 0, 2, 3, 4}))
 }

@@ -86,6 +86,11 @@ func (c *checker) tables() error {
 			}
 		}
 	}
+	for i, n := range g.Numbers {
+		if err := c.freeSlot(n.Slot); err != nil {
+			return fmt.Errorf("required number %d: %w", i, err)
+		}
+	}
 	if err := c.groups(); err != nil {
 		return err
 	}
@@ -364,6 +369,14 @@ func (c *checker) leaf(n *Node, t Type) error {
 	if d := t.DType; n.Op == OpParam && d != F64 && d != I64 && d != Bool && d != C128 {
 		return fmt.Errorf("a number is f64, i64, b8 or c128, not %s", d)
 	}
+	if n.ArgHi > n.ArgLo { // the number first seen
+		if n.Op != OpParam {
+			return fmt.Errorf("a %s has no argument", n.Op)
+		}
+		if err := c.constant(n, t.DType); err != nil {
+			return err
+		}
+	}
 	if t.DType.Size() > 8 { // a complex number takes two words
 		if err := c.freeSlot(n.Slot + 1); err != nil {
 			return err
@@ -459,7 +472,7 @@ func (c *checker) shapeOfArgs(id NodeID) error {
 	if info.Kind == KindReduce {
 		want += 2
 	}
-	if info.Op == OpConst {
+	if info.Op == OpConst || info.Op == OpParam && len(args) == 1 {
 		want++
 	}
 	if len(args) != want {

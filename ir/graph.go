@@ -120,6 +120,21 @@ type Require struct {
 	Left, Right []Dim
 }
 
+// Number is a number from the program's text on which a pass relies: the one that a parameter slot held when the graph
+// was captured. A program serves only the calls that have this number again.
+type Number struct {
+	Slot  uint32
+	Value Arg // ArgFloat or ArgInt
+}
+
+// Rely notes a number on which a pass relies, once.
+func (g *Graph) Rely(n Number) {
+	g.own()
+	if !slices.Contains(g.Numbers, n) {
+		g.Numbers = append(g.Numbers, n)
+	}
+}
+
 // Output states that after the program the storage bound to Slot holds Value.
 type Output struct {
 	Value ValueID
@@ -161,6 +176,7 @@ type Graph struct {
 	Versions []Version // by slot and record, those of a slot side by side; not part of the text
 	Groups   []Group
 	Requires []Require
+	Numbers  []Number
 
 	source  *source // of a graph that was parsed; copies have none
 	strings map[string]uint32

@@ -176,8 +176,22 @@ func (p *parser) group() uint32 {
 	return uint32(len(p.g.Groups))
 }
 
-// require reads "a*b = c*d".
+// require reads "a*b = c*d" or "param 12 = 0.5".
 func (p *parser) require() {
+	if p.peekWord() == "param" {
+		p.keyword("param")
+		p.space()
+		n := Number{Slot: p.slot()}
+		p.token("=")
+		p.space()
+		pos := p.pos
+		if n.Value = p.arg(false); n.Value.Kind != ArgInt && n.Value.Kind != ArgFloat {
+			p.fail(pos, "expected a number")
+		}
+		p.g.Numbers = append(p.g.Numbers, n)
+		p.end()
+		return
+	}
 	left := p.product()
 	p.token("=")
 	p.g.Requires = append(p.g.Requires, Require{left, p.product()})

@@ -42,7 +42,7 @@ var prefixes = func() (names [catalogue.NumTags]string) {
 var reserved = func() map[string]bool {
 	m := map[string]bool{"none": true, "true": true, "false": true, "inf": true, "nan": true,
 		"offset": true, "output": true,
-		"dims": true, "graph": true, "require": true, "fuse": true}
+		"dims": true, "graph": true, "require": true, "param": true, "fuse": true}
 	for _, s := range slices.Concat(listNames[1:], prefixes[:]) {
 		m[s] = true
 	}
@@ -126,6 +126,11 @@ func (p *printer) graph() {
 	}
 	for _, r := range p.g.Requires {
 		p.f("  require %s = %s\n", p.product(r.Left), p.product(r.Right))
+	}
+	for _, n := range p.g.Numbers {
+		p.f("  require param %d = ", n.Slot)
+		p.arg(n.Value)
+		p.text("\n")
 	}
 	group := uint32(0)
 	for id := range p.g.Nodes {

@@ -178,7 +178,7 @@ func newCopier(g *Graph, via []ValueID, more int) *copier {
 	c := &copier{g: g, via: via, to: make([]ValueID, len(g.Types)), names: make([]uint32, len(g.Strings)), out: &Graph{
 		Name: g.Name, Reason: g.Reason,
 		Syms: slices.Clone(g.Syms), equal: slices.Clone(g.equal),
-		Groups: slices.Clone(g.Groups), Requires: slices.Clone(g.Requires),
+		Groups: slices.Clone(g.Groups), Requires: slices.Clone(g.Requires), Numbers: slices.Clone(g.Numbers),
 	}}
 	c.out.Grow(len(g.Nodes)+more, len(g.Types)+more, len(g.Args)+2*more, 0)
 	c.out.ListArgs = make([]Arg, 0, len(g.ListArgs))
@@ -279,6 +279,7 @@ func (c *copier) versions() {
 func (g *Graph) Bare() *Graph {
 	out := NewGraph(g.Name, g.Reason)
 	out.Syms, out.Requires, out.equal = slices.Clip(g.Syms), slices.Clip(g.Requires), slices.Clip(g.equal)
+	out.Numbers = slices.Clip(g.Numbers)
 	out.shared = &shared{len(g.Syms), len(g.Requires)}
 	return out
 }
@@ -291,7 +292,7 @@ type shared struct{ syms, requires int }
 func (g *Graph) own() {
 	if g.shared != nil {
 		g.Syms, g.Requires, g.equal = slices.Clone(g.Syms), slices.Clone(g.Requires), slices.Clone(g.equal)
-		g.shared = nil
+		g.Numbers, g.shared = slices.Clone(g.Numbers), nil
 	}
 }
 

@@ -6,6 +6,8 @@ package passes
 import (
 	"fmt"
 	"math"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -86,6 +88,11 @@ func TestFillOfEmpty(t *testing.T) {
 	assert.Empty(t, fires(t, "fold", add), "it reads the storage")
 }
 
+// TestFillsNothing: the first argument of a call may be a literal, whose number is no value's.
+func TestFillsNothing(t *testing.T) {
+	assert.Empty(t, fires(t, "fold", "%0: f32[a] = my.call 1000000\noutput %0 -> s1"))
+}
+
 // TestNumberOfFill: the number is rounded once, by the fill or by the op.
 func TestNumberOfFill(t *testing.T) {
 	for _, d := range everyDType() {
@@ -137,6 +144,69 @@ func TestPowers(t *testing.T) {
 	} {
 		assert.Empty(t, fires(t, "fold", "%0: f32[a] = input 0\n"+statement+"\noutput %1 -> s1"), statement)
 	}
+}
+
+// TestKnownNumbers: an op and a number, which a literal or a parameter has. Nothing else does.
+func TestKnownNumbers(t *testing.T) {
+	statement := func(number string) string {
+		kind := "i64"
+		if strings.ContainsAny(number, ".e") {
+			kind = "f64"
+		}
+		return "%9: " + kind + "[] = " + number
+	}
+	check := func(want string, d ir.DType, number, expression string) {
+		text := fmt.Sprintf("%%0: %s[a] = input 0\n%s\n%%1: %s[a] = %s\n%%2: %s[a] = relu %%1\noutput %%2 -> s2",
+			d, number, d, expression, d)
+		assert.Equal(t, want, fires(t, "fold", text), text)
+	}
+	for _, d := range []ir.DType{ir.F16, ir.BF16, ir.F32, ir.F64, ir.I64, ir.I32, ir.U8} {
+		float, integer := "", ""
+		if d.Is(ir.Floats) {
+			float = "DivOfPower"
+		} else {
+			integer = "AddOfZero"
+		}
+		for _, source := range []string{"const", "param 1"} {
+			for _, n := range []struct{ number, expression, want string }{
+				{"0", "add %0 %9", integer}, {"0", "add %9 %0", integer}, {"1", "add %0 %9", ""},
+				{"0", "sub %0 %9", "SubOfZero"}, {"0", "sub %9 %0", ""}, {"1", "sub %0 %9", ""},
+				{"1", "mul %0 %9", "MulOfOne"}, {"1", "mul %9 %0", "MulOfOne"}, {"0", "mul %0 %9", ""},
+				{"-1", "mul %0 %9", ""},
+			} {
+				check(n.want, d, statement(source+" "+n.number), n.expression)
+			}
+			if float == "" {
+				continue
+			}
+			for _, n := range []struct{ number, expression, want string }{
+				{"0.0", "sub %0 %9", "SubOfZero"}, {"-0.0", "sub %0 %9", ""}, {"1.0", "mul %9 %0", "MulOfOne"},
+				{"1.0", "div %0 %9", "DivOfOne"}, {"1", "div %9 %0", ""}, {"-1.0", "div %0 %9", ""}, {"0.0", "add %0 %9", ""},
+				{"4", "div %0 %9", float}, {"-0.5", "div %0 %9", float}, {"4.0", "div %9 %0", ""}, {"3.0", "div %0 %9", ""},
+				{"0.0", "div %0 %9", ""}, {"6.103515625e-05", "div %0 %9", float}, {"16384.0", "div %0 %9", float},
+			} {
+				check(n.want, d, statement(source+" "+n.number), n.expression)
+			}
+		}
+		for exponent, allowed := range map[int][]ir.DType{
+			15: {ir.BF16, ir.F32, ir.F64}, 126: {ir.BF16, ir.F32, ir.F64}, 127: {ir.F64}, 1022: {ir.F64}, 1023: {},
+		} {
+			for _, e := range []int{exponent, -exponent} {
+				want := map[bool]string{true: "DivOfPower"}[slices.Contains(allowed, d)]
+				if float != "" {
+					number := strconv.FormatFloat(math.Ldexp(1, e), 'e', -1, 64)
+					check(want, d, "%9: f64[] = param 1 "+number, "div %0 %9")
+				}
+			}
+		}
+		for _, unknown := range []string{"i64[] = param 1", "i64[] = scalar 1", "i64[] = input 1", "b8[] = const true"} {
+			check("", d, "%9: "+unknown, "mul %0 %9")
+		}
+	}
+	const b8 = "%0: b8[a] = input 0\n%9: i64[] = const 0\n%1: i64[a] = add %0 %9\noutput %1 -> s1"
+	assert.Empty(t, fires(t, "fold", b8), "the sum is no b8")
+	const call = "%0: f32[a] = input 0\n%9: f32[] = my.call 0.0\n%1: f32[a] = sub %0 %9\noutput %1 -> s1"
+	assert.Empty(t, fires(t, "fold", call), "the number is an argument of what makes the operand")
 }
 
 // TestSigns: the rules about neg and abs, for each dtype, and beside an operand of another dtype.

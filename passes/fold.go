@@ -19,6 +19,14 @@ func foldRules() []Rule {
 		{"PowOfOne", "aten.pow x 1 -> x", ir.OpCall, exponentIs(1), floatTwin, becomeX},
 		{"PowOfTwo", "aten.pow x 2 -> mul x x", ir.OpCall, exponentIs(2), floatPower, squareX},
 	}
+	all = append(all,
+		Rule{"AddOfZero", "add x 0 -> x, of integers", ir.OpAdd, operandIsNumber(0), integerTwin, becomeXByNumber},
+		Rule{"SubOfZero", "sub x 0 -> x", ir.OpSub, secondIsNumber(0), twin, becomeXByNumber},
+		Rule{"MulOfOne", "mul x 1 -> x", ir.OpMul, operandIsNumber(1), twin, becomeXByNumber},
+		Rule{"DivOfOne", "div x 1 -> x", ir.OpDiv, secondIsNumber(1), twin, becomeXByNumber},
+		Rule{"DivOfPower", "div x 4 -> mul x 0.25, and other powers of 2", ir.OpDiv,
+			secondIsPower, exactInverse, multiplyByInverse},
+	)
 	for op := ir.OpAdd; op <= ir.OpWhere; op++ {
 		all = append(all, Rule{"NumberOfFill", "add x (fill y n) -> add x n, and such ops", op,
 			operandIsFill, numberIsExact, takeNumber})
@@ -168,3 +176,82 @@ func floatPower(c *candidate) bool {
 func floatTwin(c *candidate) bool { return floatPower(c) && twin(c) }
 
 func squareX(c *candidate) { c.become(ir.OpMul, c.x, c.x) }
+
+// numberOf returns a number that a rule may rely on, NaN if there is none: a constant, or a parameter that had it when
+// the graph was captured.
+func (c *candidate) numberOf(v ir.ValueID) float64 {
+	if c.g.IsNumber(ir.Value(v)) {
+		for _, a := range c.g.NodeArgs(c.g.Def[v]) {
+			switch a.Kind {
+			case ir.ArgFloat:
+				return math.Float64frombits(uint64(a.V))
+			case ir.ArgInt:
+				return float64(a.V)
+			}
+		}
+	}
+	return math.NaN()
+}
+
+// rely notes that the graph serves only calls in which y is the same number.
+func (c *candidate) rely() {
+	if n := c.made(c.y, ir.OpParam); n != nil {
+		c.g.Rely(ir.Number{Slot: n.Slot, Value: c.g.Args[n.ArgLo]})
+	}
+}
+
+// secondIsNumber matches an op whose second operand is this number. It binds x to the first operand and y to the number.
+// For 0 the near miss is -0.0: x - -0.0 is 0.0 where x is -0.0.
+func secondIsNumber(want float64) func(*candidate) bool {
+	return func(c *candidate) bool {
+		c.x, c.y = c.value(0), c.value(1)
+		return c.number(c.y, want)
+	}
+}
+
+// operandIsNumber is secondIsNumber for either operand.
+func operandIsNumber(want float64) func(*candidate) bool {
+	return func(c *candidate) bool {
+		if secondIsNumber(want)(c) {
+			return true
+		}
+		c.x, c.y = c.y, c.x
+		return c.number(c.y, want)
+	}
+}
+
+// number reports whether a number is this one. 0.0 and -0.0 differ.
+func (c *candidate) number(v ir.ValueID, want float64) bool {
+	return math.Float64bits(c.numberOf(v)) == math.Float64bits(want)
+}
+
+// integerTwin is the guard of AddOfZero. The near miss is a float: -0.0 + 0.0 is 0.0.
+func integerTwin(c *candidate) bool { return c.t.DType.Is(ir.Ints) && twin(c) }
+
+func becomeXByNumber(c *candidate) {
+	c.rely()
+	becomeX(c)
+}
+
+// secondIsPower matches a division by a power of 2 other than 1, or by its negative. It binds x to the dividend and y to
+// the divisor.
+func secondIsPower(c *candidate) bool {
+	c.x, c.y = c.value(0), c.value(1)
+	fraction, exponent := math.Frexp(math.Abs(c.numberOf(c.y)))
+	return fraction == 0.5 && exponent != 1
+}
+
+// exactInverse is the guard of DivOfPower: the quotient and the product are one number, rounded once, if the dtype has
+// the divisor and its inverse as normal numbers. The near misses are a divisor whose inverse overflows, and a complex
+// quotient.
+func exactInverse(c *candidate) bool {
+	normal := map[ir.DType]int{ir.F16: 14, ir.BF16: 126, ir.F32: 126, ir.F64: 1022}[c.t.DType]
+	_, exponent := math.Frexp(c.numberOf(c.y))
+	return max(exponent-1, 1-exponent) <= normal
+}
+
+func multiplyByInverse(c *candidate) {
+	c.rely()
+	inverse := 1 / c.numberOf(c.y)
+	c.become(ir.OpMul, c.x, c.literal(ir.Arg{Kind: ir.ArgFloat, V: int64(math.Float64bits(inverse))}))
+}

@@ -131,6 +131,9 @@ func randomInputs(g *ir.Graph, random *rand.Rand) (params []uint64, inputs map[u
 		}
 	}
 	for _, n := range g.Nodes {
+		if n.Op == ir.OpParam && n.ArgLo < n.ArgHi { // the number first seen
+			params[n.Slot] = uint64(g.Args[n.ArgLo].V)
+		}
 		if n.Op == ir.OpInput {
 			data := make([]byte, 1024)
 			for i := range data {

@@ -220,7 +220,8 @@ func (c *compiler) recheck(t *trace.Trace, v *variant) error {
 }
 
 // maxGuesses is the number of variants in which sizes that are equal are taken to be equal in further calls. A trace
-// whose views are equal in other ways in each step then gets a variant that serves all of them.
+// whose views are equal in other ways in each step then gets a variant that serves all of them. Only the first variant
+// relies on numbers: one that changes costs one variant.
 const maxGuesses = 4
 
 // build makes the program of a variant, which a dump may show. It returns the result of capture with an error, too.
@@ -234,6 +235,7 @@ func (c *compiler) build(t *trace.Trace, e *entry, v *variant, shown *dump.Progr
 		v.wanted = e.union(t)
 	}
 	v.guesses = e == nil || len(e.variants) < maxGuesses
+	v.numbers = e == nil || len(e.variants) == 0
 	if c.settings.Check >= 2 {
 		v.first = slices.Clone(t.Params)
 	}
@@ -251,7 +253,7 @@ func (c *compiler) lower(t *trace.Trace, v *variant, shown *dump.Program) (*trac
 			guess = v.first
 		}
 	}
-	captured, err := c.frontend.Build(t, v.wanted, guess)
+	captured, err := c.frontend.Build(t, v.wanted, guess, v.numbers)
 	if err != nil {
 		return nil, nil, err
 	}

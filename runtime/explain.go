@@ -163,7 +163,7 @@ func (c *compiler) whyCompiled(t *trace.Trace, ops []string, e *entry, kernels, 
 				e.variants[0].account.number)
 		}
 		if broken := last.compiled.Broken(t.Params); broken != "" {
-			return fmt.Sprintf("The ops are those of #%d, but that program requires %s, where s<n> is the size in slot n.",
+			return fmt.Sprintf("The ops are those of #%d, but that program requires %s.",
 				last.account.number, broken)
 		}
 		for i, need := range e.needs(t) {
@@ -309,7 +309,7 @@ func (s *session) pendingGraph(t *trace.Trace, storage uint64) (string, error) {
 	}
 	wanted := make([]bool, len(t.Bindings))
 	wanted[local] = true
-	c, err := s.compiler.frontend.Build(t, wanted, t.Params)
+	c, err := s.compiler.frontend.Build(t, wanted, t.Params, false)
 	if err != nil {
 		return "", err
 	}

@@ -133,7 +133,7 @@ func (reluFrontend) Caller(code uint32) ir.Origin {
 	return ir.Origin{File: "main.py", Line: int(code)}
 }
 
-func (reluFrontend) Build(t *trace.Trace, wanted []bool, _ []uint64) (*trace.Captured, error) {
+func (reluFrontend) Build(t *trace.Trace, wanted []bool, _ []uint64, _ bool) (*trace.Captured, error) {
 	if t.Skeleton[0] == 13 {
 		panic("unlucky")
 	}

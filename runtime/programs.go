@@ -37,6 +37,7 @@ type variant struct {
 	kernels  bool   // groups are computed by kernels
 	compiled *codegen.Compiled
 	guesses  bool     // it takes equal sizes of views to be equal in further calls
+	numbers  bool     // it may rely on numbers
 	first    []uint64 // the parameters with which it was compiled, if hits are checked
 	// Whether a hit was checked, and the parameters of the last check: see recheck.
 	checked     bool

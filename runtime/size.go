@@ -51,7 +51,8 @@ func (e *entry) bytes() int64 {
 func (v *variant) measure() int64 {
 	c := v.compiled
 	n := object(unsafe.Sizeof(*v)) + slice(v.wanted) + 2*int64(8*len(v.first)) + object(unsafe.Sizeof(*c)) +
-		slice(c.Slots) + slice(c.Inputs) + slice(c.Outputs) + slice(c.StepRecord) + slice(c.Derived) + slice(c.Requires)
+		slice(c.Slots) + slice(c.Inputs) + slice(c.Outputs) + slice(c.StepRecord) + slice(c.Derived) + slice(c.Requires) +
+		slice(c.Numbers)
 	for i := range c.Derived {
 		d := &c.Derived[i]
 		n += slice(d.Sizes) + slice(d.Strides) + slice(d.Over)

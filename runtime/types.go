@@ -28,8 +28,9 @@ func (e *Error) Error() string { return e.Text }
 // Frontend turns traces into graphs, and their origins into places. Its methods may be called at the same time.
 type Frontend interface {
 	// Build makes a graph. Its outputs are the changed storages that are set in wanted. Views of one storage that have
-	// equal sizes in guess, parameters of t's skeleton, are equal in all calls that the graph serves.
-	Build(t *trace.Trace, wanted []bool, guess []uint64) (*trace.Captured, error)
+	// equal sizes in guess, parameters of t's skeleton, are equal in all calls that the graph serves. If numbers is set,
+	// the graph says which numbers guess has.
+	Build(t *trace.Trace, wanted []bool, guess []uint64, numbers bool) (*trace.Captured, error)
 	Origin(code, offset uint32) ir.Origin
 	// Caller is the line that has led to a place of a library; empty if none is noted.
 	Caller(code uint32) ir.Origin

@@ -33,7 +33,7 @@ func Graph(before, after *ir.Graph) *ir.Graph {
 	for i := range b.out.Syms {                                          // sizes that the expansion has found equal
 		b.out.UnifyDims(ir.SymDim(i), b.e.Graph.Find(ir.SymDim(i)))
 	}
-	b.out.Requires = after.Requires
+	b.out.Requires, b.out.Numbers = after.Requires, after.Numbers
 	b.unknown = unknown(b.out)
 	b.pair()
 	b.token()

@@ -419,3 +419,26 @@ def test_transposed_weights_are_written():
         return out
 
     same(steps(DEVICE), steps("cpu"), rtol=1e-5, atol=1e-6)
+
+
+def test_numbers_on_which_rules_rely():
+    """A program relies on a number of the text. One that changes costs one program."""
+
+    def divided(x: torch.Tensor, n: float) -> torch.Tensor:
+        return (x.exp() / n).sin()
+
+    def scaled(x: torch.Tensor, n: float) -> torch.Tensor:
+        return (x.cos() * n).exp()
+
+    x = torch.randn(7)
+    on_device = x.to(DEVICE)
+    torch.mycelya.synchronize()
+    for f, numbers, programs in (
+        (divided, (4.0, 4.0, 3.0, 2.0, -8.0, 4.0), 2),
+        (scaled, (0.5, 0.25, 3.0, 1.0, 0.1), 1),
+        (scaled, (-1.0, 1.0), 0),
+    ):
+        before = misses()
+        for n in numbers:
+            torch.testing.assert_close(f(on_device, n).cpu(), f(x, n), rtol=1e-6, atol=0)
+        assert misses() - before == programs, f

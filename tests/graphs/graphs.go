@@ -151,6 +151,14 @@ func element(d ir.DType, v int) []byte {
 	return out[:d.Size()]
 }
 
+var numberKinds = map[ir.DType]ir.ArgKind{ir.F64: ir.ArgFloat, ir.I64: ir.ArgInt, ir.Bool: ir.ArgBool}
+
+// simple are the words of numbers for which there are rules.
+var simple = map[ir.DType][]uint64{
+	ir.F64: {math.Float64bits(0), math.Float64bits(1), math.Float64bits(-4), math.Float64bits(0.5)},
+	ir.I64: {0, 1, 2},
+}
+
 // number adds a Python number.
 func (b *builder) number() {
 	d := rapid.SampledFrom([]ir.DType{ir.F64, ir.I64, ir.Bool, ir.C128}).Draw(b.T, "number")
@@ -158,19 +166,25 @@ func (b *builder) number() {
 	if b.special {
 		word = binary.LittleEndian.Uint64(append(rapid.SampledFrom(Values(d)).Draw(b.T, "word"), make([]byte, 8)...))
 	}
+	var first []ir.Arg // known, so that a rule may rely on it
+	if kind := numberKinds[d]; kind != 0 && d != ir.Bool && rapid.Bool().Draw(b.T, "known") {
+		if rapid.Bool().Draw(b.T, "simple") {
+			word = rapid.SampledFrom(simple[d]).Draw(b.T, "simple word")
+		}
+		first = []ir.Arg{{Kind: kind, V: int64(word)}}
+	}
 	slot := b.param(word)
 	if d == ir.C128 {
 		b.param(0)
 	}
-	b.add(ir.Node{Op: ir.OpParam, Slot: slot}, nil, ir.Type{DType: d, Dims: []ir.Dim{}})
+	b.add(ir.Node{Op: ir.OpParam, Slot: slot}, first, ir.Type{DType: d, Dims: []ir.Dim{}})
 }
 
 // constant adds a literal.
 func (b *builder) constant() {
-	kind := map[ir.DType]ir.ArgKind{ir.F64: ir.ArgFloat, ir.I64: ir.ArgInt, ir.Bool: ir.ArgBool}
 	d := rapid.SampledFrom([]ir.DType{ir.F64, ir.F64, ir.I64, ir.Bool}).Draw(b.T, "literal")
 	word := append(rapid.SampledFrom(Values(d)).Draw(b.T, "word"), make([]byte, 8)...)
-	a := ir.Arg{Kind: kind[d], V: int64(binary.LittleEndian.Uint64(word))}
+	a := ir.Arg{Kind: numberKinds[d], V: int64(binary.LittleEndian.Uint64(word))}
 	b.add(ir.Node{Op: ir.OpConst}, []ir.Arg{a}, ir.Type{DType: d, Dims: []ir.Dim{}})
 }
 

@@ -26,7 +26,7 @@ func TestFromTraceToProgram(t *testing.T) {
 		for i, a := range tr.Alive {
 			wanted[i] = a != 0
 		}
-		captured, err := names.Build(tr, wanted, tr.Params)
+		captured, err := names.Build(tr, wanted, tr.Params, true)
 		require.NoError(t, err)
 		c.Check("capture.ir", captured.Graph.String())
 		g, err := passes.Run(captured.Graph, passes.Options{Check: 1})
