@@ -46,7 +46,8 @@ func (names *Table) Build(t *trace.Trace, wanted []bool, guess []uint64, numbers
 	if len(wanted) != int(d.locals) {
 		return nil, fmt.Errorf("building a graph: %d storages, but %d entries say which are wanted", d.locals, len(wanted))
 	}
-	b := &builder{t: t, d: d, names: names, guess: guess, numbers: numbers, g: ir.NewGraph(names.name(t), catalogue.CutOf(t.Reason).Name),
+	b := &builder{t: t, d: d, names: names, guess: guess, numbers: numbers,
+		g:   ir.NewGraph(names.name(t), catalogue.CutOf(t.Reason).Name),
 		ops: make([]string, 0, len(d.records)), storages: make([]storage, 0, d.locals)}
 	b.room()
 	for i := range d.records {
@@ -80,7 +81,8 @@ func (b *builder) room() {
 		}
 	}
 	leaves := numbers + int(b.d.locals)
-	b.g.Grow(records+max(records, leaves), max(3*records, leaves+writes), len(b.d.items)-listed+numbers, len(b.t.Params)-numbers)
+	b.g.Grow(records+max(records, leaves), max(3*records, leaves+writes), len(b.d.items)-listed+numbers,
+		len(b.t.Params)-numbers)
 	b.g.ListArgs = make([]ir.Arg, 0, listed)
 }
 

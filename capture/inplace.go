@@ -33,21 +33,20 @@ func (b *builder) write(w written, after ir.ValueID) {
 	b.change(s, b.g.Nodes[id].First)
 }
 
-// replaces reports whether a window is all of a storage in the same order, and notes that its sizes make as many
-// elements.
+// replaces reports whether a window is all of a storage in the same order, and notes that it has as many bytes.
 func (b *builder) replaces(s *storage, g geometry) bool {
 	t := b.g.Types[s.value]
-	if b.guess == nil || t.DType != g.typ.DType || t.Strides != nil || g.typ.Strides != nil || g.offset != ir.Const(0) {
+	if b.guess == nil || t.Strides != nil || g.typ.Strides != nil || g.offset != ir.Const(0) {
 		return false
 	}
 	sizes := make([]uint64, len(g.typ.Dims))
 	for i, d := range g.typ.Dims {
 		sizes[i] = b.first(d)
 	}
-	if slices.Contains(sizes, 0) || !b.covers(s, t.DType, sizes) {
+	if slices.Contains(sizes, 0) || !b.covers(s, g.typ.DType, sizes) {
 		return false
 	}
-	if left, right := b.g.Reduce(t.Dims, g.typ.Dims); len(left)+len(right) > 0 {
+	if left, right := b.g.Reduce(t.Bytes(), g.typ.Bytes()); len(left)+len(right) > 0 {
 		b.g.Requires = append(b.g.Requires, ir.Require{Left: left, Right: right})
 	}
 	return true

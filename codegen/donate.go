@@ -104,11 +104,10 @@ func (p *planner) covers(v ir.ValueID) bool {
 		return true
 	}
 	have, want := p.g.Types[root], p.g.Types[v]
-	if !p.g.Same(p.g.Nodes[p.g.Def[v]].Offset, ir.Const(0)) || have.Strides != nil || want.Strides != nil ||
-		have.DType.Size() != want.DType.Size() {
+	if !p.g.Same(p.g.Nodes[p.g.Def[v]].Offset, ir.Const(0)) || have.Strides != nil || want.Strides != nil {
 		return false
 	}
-	left, right := p.g.Reduce(have.Dims, want.Dims)
+	left, right := p.g.Reduce(have.Bytes(), want.Bytes())
 	return len(left)+len(right) == 0 || slices.ContainsFunc(p.g.Requires, func(r ir.Require) bool {
 		x, y := p.g.Reduce(r.Left, r.Right)
 		return p.g.SameDims(left, x) && p.g.SameDims(right, y)

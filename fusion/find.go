@@ -347,7 +347,8 @@ func (f *finder) joinReductions(a, b int) bool {
 
 // alike puts maps of one kind into one group: updates in place of many tensors, which a loop in the user's program has
 // recorded one by one, and values that one node is the first to read, such as the scaled queries and keys of an
-// attention. One kernel for all of them takes no additional memory: it writes in place, or what that node needs at once.
+// attention. One kernel for all of them takes no additional memory: it writes in place, or what that node needs
+// together.
 func (f *finder) alike(g *ir.Graph) {
 	in := map[int]int{} // clusters in a vertex of the whole graph
 	for i, is := range f.fusable {

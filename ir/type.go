@@ -3,7 +3,11 @@
 
 package ir
 
-import "github.com/mycelya/mycelya/catalogue"
+import (
+	"slices"
+
+	"github.com/mycelya/mycelya/catalogue"
+)
 
 // DType is the type of one element. The catalogue has its numbers and its facts.
 type DType uint8
@@ -51,6 +55,9 @@ type Type struct {
 	Dims    []Dim
 	Strides []Dim
 }
+
+// Bytes is a product: the number of bytes of a value without gaps.
+func (t Type) Bytes() []Dim { return append(slices.Clone(t.Dims), Const(int64(t.DType.Size()))) }
 
 // Repeats reports whether a geometry has one element in several places, by a stride of 0. PyTorch refuses to write
 // such a tensor.

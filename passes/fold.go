@@ -200,8 +200,8 @@ func (c *candidate) rely() {
 	}
 }
 
-// secondIsNumber matches an op whose second operand is this number. It binds x to the first operand and y to the number.
-// For 0 the near miss is -0.0: x - -0.0 is 0.0 where x is -0.0.
+// secondIsNumber matches an op whose second operand is this number. It binds x to the first operand and y to the
+// number. For 0 the near miss is -0.0: x - -0.0 is 0.0 where x is -0.0.
 func secondIsNumber(want float64) func(*candidate) bool {
 	return func(c *candidate) bool {
 		c.x, c.y = c.value(0), c.value(1)
@@ -233,8 +233,8 @@ func becomeXByNumber(c *candidate) {
 	becomeX(c)
 }
 
-// secondIsPower matches a division by a power of 2 other than 1, or by its negative. It binds x to the dividend and y to
-// the divisor.
+// secondIsPower matches a division by a power of 2 other than 1, or by its negative. It binds x to the dividend and y
+// to the divisor.
 func secondIsPower(c *candidate) bool {
 	c.x, c.y = c.value(0), c.value(1)
 	fraction, exponent := math.Frexp(math.Abs(c.numberOf(c.y)))
