@@ -533,17 +533,20 @@ func (w *writer) draw(p, y term) (term, string) {
 	if slices.Contains(dims, ir.Const(0)) {
 		return term{}, "there is nothing to draw"
 	}
-	// PyTorch draws numbers in memory order.
-	if n := &w.g.Nodes[w.id]; w.g.Types[n.First+ir.ValueID(n.N)-1].Strides != nil {
-		return term{}, "the memory order of its mask is not the order of its dims"
-	}
-	sizes := make([]ir.Arg, len(dims))
-	for i, d := range dims {
-		sizes[i] = ir.Arg{Kind: ir.ArgDim, V: int64(d)}
-	}
+	n := &w.g.Nodes[w.id]
+	strides := w.g.Types[n.First+ir.ValueID(n.N)-1].Strides // PyTorch draws numbers in memory order
 	id := w.add(ir.Node{Op: ir.OpCall, Flags: ir.FlagRNG, Name: w.out.Intern(Draw)},
-		[]ir.Arg{w.out.AddList(ir.ListInts, sizes), ir.Value(p.v)}, []ir.Type{{DType: ir.Bool, Dims: dims}})
+		[]ir.Arg{w.ints(dims), ir.Value(p.v), w.ints(strides)}, []ir.Type{{DType: ir.Bool, Dims: dims, Strides: strides}})
 	return term{v: w.out.Nodes[id].First, is: true}, ""
+}
+
+// ints is a list of sizes.
+func (w *writer) ints(dims []ir.Dim) ir.Arg {
+	items := make([]ir.Arg, len(dims))
+	for i, d := range dims {
+		items[i] = ir.Arg{Kind: ir.ArgDim, V: int64(d)}
+	}
+	return w.out.AddList(ir.ListInts, items)
 }
 
 func ones(n int) []ir.Dim {

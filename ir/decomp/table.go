@@ -5,8 +5,8 @@ package decomp
 
 import "github.com/mycelya/mycelya/catalogue"
 
-// Draw is the operator that draws the mask of a dropout. Its arguments are the sizes and the probability of false. A
-// kernel reads the mask.
+// Draw is the operator that draws the mask of a dropout. Its arguments are the sizes, the probability of false and the
+// strides, which are empty if the mask is contiguous. A kernel reads the mask.
 const Draw = "mycelya::dropout_mask"
 
 const (

@@ -213,6 +213,7 @@ CASES: dict[str, Case] = {
         [X, Y],
     ),
     "aten::native_dropout": (dropout, [X + 3]),
+    "aten::native_dropout permuted": (lambda x: dropout(x.movedim(-1, 1)), [IMAGE + 3]),
     "aten::native_dropout all": (lambda x: dropout(x, 1.0), [X]),
     "aten::native_dropout_backward": (
         between(lambda x, m: aten.native_dropout_backward(x, m, 1.25)),

@@ -9,6 +9,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
 #include <torch/library.h>
@@ -124,9 +125,12 @@ at::Tensor HasOperators(c10::string_view schemas) {
   return ToDevice(at::tensor(answers, at::kLong));
 }
 
-// b8[size], true with probability 1 - p: the mask that PyTorch's CPU dropout draws.
-at::Tensor DropoutMask(at::IntArrayRef size, double p) {
-  return at::empty(size, at::TensorOptions(at::kBool).device(Executor::Current().device().device())).bernoulli_(1. - p);
+// b8[size], true with probability 1 - p: the mask that PyTorch's CPU dropout draws, in memory order. stride: empty if it
+// is contiguous.
+at::Tensor DropoutMask(at::IntArrayRef size, double p, at::IntArrayRef stride) {
+  const auto options = at::TensorOptions(at::kBool).device(Executor::Current().device().device());
+  at::Tensor mask = stride.empty() ? at::empty(size, options) : at::empty_strided(size, stride, options);
+  return mask.bernoulli_(1. - p);
 }
 
 // Fails if `got` and `want` differ by more than rounding. Each comparison is declared to write `first`, so a failure
@@ -171,7 +175,7 @@ TORCH_LIBRARY(mycelya, m) {
   m.def("has_operators(str schemas) -> Tensor", &HasOperators);
   m.def("iota(Tensor x, int dim) -> Tensor", &Iota);
   m.def("expect_within(Tensor indices, int size, int? ignored) -> ()", &ExpectWithin);
-  m.def("dropout_mask(int[] size, float p) -> Tensor", &DropoutMask);
+  m.def("dropout_mask(int[] size, float p, int[] stride=[]) -> Tensor", &DropoutMask);
   m.def("expect_close(Tensor(a!) first, Tensor got, Tensor want, Tensor[] operands, str what, float tolerance) -> ()",
         &ExpectClose);
   m.def("after(Tensor(a!) self, Tensor first) -> ()", &After);

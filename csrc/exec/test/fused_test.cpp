@@ -140,13 +140,13 @@ struct Drawing {
     const uint64_t drawn = b.Buffer();
     out = b.Buffer();
     const uint64_t mask = b.Tensor(drawn, MYC_BOOL, {P(n)}), z = b.Tensor(out, MYC_BOOL, {P(n)});
-    const Words list = List(MYC_L_INTS, {Size(n)}), chance = Number(MYC_N_F64, p);
+    const Words list = List(MYC_L_INTS, {Size(n)}), chance = Number(MYC_N_F64, p), contiguous = List(MYC_L_INTS, {});
     b.Fused(3, 1);
-    if (!last) b.Call("mycelya::dropout_mask", {list, chance}, {mask}, MYC_R_RNG);
+    if (!last) b.Call("mycelya::dropout_mask", {list, chance, contiguous}, {mask}, MYC_R_RNG);
     b.Launch(b.Kernel(Not()), {P(n).kind, P(n).value, mask, 0, z, 1});
-    if (last) b.Call("mycelya::dropout_mask", {list, chance}, {mask}, MYC_R_RNG);
+    if (last) b.Call("mycelya::dropout_mask", {list, chance, contiguous}, {mask}, MYC_R_RNG);
     b.Free(drawn);
-    b.Call("mycelya::dropout_mask", {list, chance}, {z}, MYC_R_RNG);
+    b.Call("mycelya::dropout_mask", {list, chance, contiguous}, {z}, MYC_R_RNG);
   }
 };
 
