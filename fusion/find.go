@@ -328,13 +328,14 @@ func (f *finder) reductions() {
 func (f *finder) joinReductions(a, b int) bool {
 	a, b = f.prims.find(a), f.prims.find(b)
 	ca, cb := f.clusters[a], f.clusters[b]
-	if f.segment[a] != f.segment[b] || !f.g.SameDims(ca.spaces[0], cb.spaces[0]) ||
-		!slices.Equal(ca.reduced, cb.reduced) || f.uses(a, b) || f.uses(b, a) {
+	if f.segment[a] != f.segment[b] || len(ca.spaces[0]) != len(cb.spaces[0]) || f.uses(a, b) || f.uses(b, a) {
 		return false
 	}
-	r := relation{}
-	for d := range ca.spaces[0] {
-		r.along = append(r.along, int8(d))
+	r := relation{along: f.corresponding(a, b)}
+	for d, to := range r.along {
+		if !f.g.Same(ca.spaces[0][d], cb.spaces[0][to]) || ca.reduced[d] != cb.reduced[to] {
+			return false
+		}
 	}
 	m, why := f.fit(ca, cb, r)
 	if why != "" || f.prims.check(a, b, far) != "" || f.whole.check(int(f.of[a]), int(f.of[b]), far) != "" {
@@ -343,6 +344,44 @@ func (f *finder) joinReductions(a, b int) bool {
 	f.whole.merge(int(f.of[a]), int(f.of[b]))
 	f.unite(a, b, m)
 	return true
+}
+
+// corresponding maps the dims of the points of two reductions of one rank: by a loop whose values both read, perhaps in
+// other dim orders, else in order.
+func (f *finder) corresponding(a, b int) []int8 {
+	along := make([]int8, len(f.clusters[a].spaces[0]))
+	for _, id := range f.clusters[a].members {
+		for _, v := range f.g.Operands(id) {
+			def := f.g.Def[f.g.Root(v)]
+			if !f.fusable[def] {
+				continue
+			}
+			from := f.prims.find(int(def))
+			if from == a || !f.uses(from, b) {
+				continue
+			}
+			toA, whyA := f.relateAll(from, a)
+			toB, whyB := f.relateAll(from, b)
+			if whyA != "" || whyB != "" || toA.flat || toB.flat || toA.from != toB.from {
+				continue
+			}
+			for d := range along {
+				along[d] = -1
+			}
+			for i, d := range toA.along {
+				if d >= 0 {
+					along[d] = toB.along[i]
+				}
+			}
+			if !slices.Contains(along, -1) {
+				return along
+			}
+		}
+	}
+	for d := range along {
+		along[d] = int8(d)
+	}
+	return along
 }
 
 // alike puts maps of one kind into one group: updates in place of many tensors, which a loop in the user's program has

@@ -181,6 +181,26 @@ def batch_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> object:
     return y, torch.autograd.grad(y, (x, w, b), y.detach())
 
 
+@torch.enable_grad()
+def transposed_bias(
+    x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, scale: torch.Tensor
+) -> object:
+    """A linear layer on [t, n, c] between values of [n, t, c], as in attention."""
+    w, b, scale = (t.detach().requires_grad_() for t in (w, b, scale))
+    y = F.linear(x.transpose(0, 1), w, b).transpose(0, 1)
+    z = F.layer_norm(F.dropout(y, 0.1) + x, (16,), scale)
+    return torch.autograd.grad(z, (w, b, scale), x)
+
+
+def attention_scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    q, k = (t.transpose(1, 2) * 0.5 for t in (q, k))
+    return q.contiguous() @ k.contiguous().transpose(-1, -2)
+
+
+def divided(x: torch.Tensor) -> torch.Tensor:
+    return (x.exp() / 4.0).mm((x * 1.0).t())
+
+
 def unused(x: torch.Tensor) -> torch.Tensor:
     torch.softmax(x.exp(), -1).sum()
     return x
@@ -257,6 +277,7 @@ BUDGETS: dict[str, Callable[[], None]] = {
         F.cross_entropy, torch.randn(32, 10), torch.randint(0, 10, (32,))
     ),
     "cross_entropy_step": loss_step(F.cross_entropy),
+    "divided": piece(divided, torch.randn(7, 16)),
     "greedy": piece(lambda x: (x / 0.7).softmax(-1).argmax(-1), X),
     "images": piece(
         lambda x: (x - x.mean((2, 3), True)) / x.std((2, 3), keepdim=True),
@@ -280,7 +301,13 @@ BUDGETS: dict[str, Callable[[], None]] = {
     "shuffled": piece(shuffled, X),
     "smooth_step": loss_step(partial(F.cross_entropy, label_smoothing=0.1)),
     "standard": piece(lambda x: (x - x.mean()) / x.std(), X),
+    "scores": piece(
+        attention_scores, torch.randn(2, 5, 3, 4), torch.randn(2, 6, 3, 4)
+    ),
     "swiglu": piece(lambda x, y: F.silu(x) * y, X, X + 1),
+    "transposed_bias": piece(
+        transposed_bias, torch.randn(4, 6, 16), torch.randn(16, 16), ROW, ROW + 1
+    ),
     "unused": piece(unused, X),
 }
 MODELS: dict[str, Callable[[], None]] = {

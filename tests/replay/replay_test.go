@@ -43,8 +43,11 @@ var budgets = map[string]int{
 	"chain": 1, "chosen": 1, "column_norm": 1, "cross_entropy": 2, "cross_entropy_step": 3, "greedy": 1, "images": 1,
 	"logsumexp": 1, "lower": 1, "smooth_step": 4, "standard": 2,
 	"layer_norm": 1, "masked_softmax": 1, "rms_norm": 1, "rotary": 1, "shuffled": 1,
-	"swiglu": 1,
-	"unused": 0,
+	"swiglu":          1,
+	"scores":          1 + 1, // the scaled queries and keys, and their product
+	"divided":         1 + 1, // and the product
+	"transposed_bias": 2 + 3, // two kernels, a copy and two products
+	"unused":          0,
 }
 
 // TestBudgets checks that pieces of programs take no more kernels than their budget.
