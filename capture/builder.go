@@ -5,6 +5,7 @@ package capture
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
@@ -36,8 +37,8 @@ type builder struct {
 // Build turns a trace into a graph. Its outputs are the storages that the trace made or wrote and that are set in
 // wanted. wanted has one entry per local number. Where the parameters in guess, those of t or of another trace of its
 // skeleton, have equal sizes of views of one storage, the graph serves only calls in which they are equal again
-// (ir.Symbol.Also); nil: no size is guessed. If numbers is set, a param node has the number in guess, on which a pass
-// may rely. If the trace does not follow the grammar, the error names the place.
+// (ir.Symbol.Also); nil: no size is guessed. If numbers is set, a param node has the number in guess if that is a
+// plain one, on which a pass may rely. If the trace does not follow the grammar, the error names the place.
 func (names *Table) Build(t *trace.Trace, wanted []bool, guess []uint64, numbers bool) (*trace.Captured, error) {
 	d, err := decode(t)
 	if err != nil {
@@ -250,15 +251,22 @@ var numberTypes = func() []ir.DType {
 func (b *builder) number(op ir.Op, dtype ir.DType, slot uint32) ir.Arg {
 	var first []ir.Arg
 	if b.numbers && op == ir.OpParam {
-		switch dtype {
-		case ir.F64:
-			first = []ir.Arg{{Kind: ir.ArgFloat, V: int64(b.guess[slot])}}
-		case ir.I64:
-			first = []ir.Arg{{Kind: ir.ArgInt, V: int64(b.guess[slot])}}
+		switch bits := b.guess[slot]; {
+		case dtype == ir.F64 && plain(math.Float64frombits(bits)):
+			first = []ir.Arg{{Kind: ir.ArgFloat, V: int64(bits)}}
+		case dtype == ir.I64 && plain(float64(int64(bits))):
+			first = []ir.Arg{{Kind: ir.ArgInt, V: int64(bits)}}
 		}
 	}
 	id := b.g.Add(ir.Node{Op: op, Slot: slot, Record: int32(b.record), Origin: b.origin}, first, []ir.Type{{DType: dtype}})
 	return ir.Value(b.g.Nodes[id].First)
+}
+
+// plain reports whether a number is 0, or a power of 2 or its negative. Rules are about such numbers, and the texts of
+// graphs show no others, which may be a user's data.
+func plain(v float64) bool {
+	fraction, _ := math.Frexp(math.Abs(v))
+	return v == 0 || fraction == 0.5
 }
 
 // text reads a string, which lies in its words in little-endian order.

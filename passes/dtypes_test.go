@@ -203,6 +203,12 @@ func TestKnownNumbers(t *testing.T) {
 			check("", d, "%9: "+unknown, "mul %0 %9")
 		}
 	}
+	for _, d := range []ir.DType{ir.U16, ir.U32, ir.U64} {
+		for _, expression := range []string{"add %0 %9", "sub %0 %9"} {
+			check("", d, statement("const 0"), expression)
+		}
+		check("", d, statement("const 1"), "mul %0 %9")
+	}
 	const b8 = "%0: b8[a] = input 0\n%9: i64[] = const 0\n%1: i64[a] = add %0 %9\noutput %1 -> s1"
 	assert.Empty(t, fires(t, "fold", b8), "the sum is no b8")
 	const call = "%0: f32[a] = input 0\n%9: f32[] = my.call 0.0\n%1: f32[a] = sub %0 %9\noutput %1 -> s1"

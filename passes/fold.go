@@ -21,8 +21,8 @@ func foldRules() []Rule {
 	}
 	all = append(all,
 		Rule{"AddOfZero", "add x 0 -> x, of integers", ir.OpAdd, operandIsNumber(0), integerTwin, becomeXByNumber},
-		Rule{"SubOfZero", "sub x 0 -> x", ir.OpSub, secondIsNumber(0), twin, becomeXByNumber},
-		Rule{"MulOfOne", "mul x 1 -> x", ir.OpMul, operandIsNumber(1), twin, becomeXByNumber},
+		Rule{"SubOfZero", "sub x 0 -> x", ir.OpSub, secondIsNumber(0), arithmeticTwin, becomeXByNumber},
+		Rule{"MulOfOne", "mul x 1 -> x", ir.OpMul, operandIsNumber(1), arithmeticTwin, becomeXByNumber},
 		Rule{"DivOfOne", "div x 1 -> x", ir.OpDiv, secondIsNumber(1), twin, becomeXByNumber},
 		Rule{"DivOfPower", "div x 4 -> mul x 0.25, and other powers of 2", ir.OpDiv,
 			secondIsPower, exactInverse, multiplyByInverse},
@@ -225,8 +225,15 @@ func (c *candidate) number(v ir.ValueID, want float64) bool {
 	return math.Float64bits(c.numberOf(v)) == math.Float64bits(want)
 }
 
+// arithmeticTwin is the guard of SubOfZero and MulOfOne. The near misses are a result of another dtype, and dtypes that
+// PyTorch stores only: its operator raises the error.
+func arithmeticTwin(c *candidate) bool {
+	d := c.t.DType
+	return twin(c) && d != ir.U16 && d != ir.U32 && d != ir.U64
+}
+
 // integerTwin is the guard of AddOfZero. The near miss is a float: -0.0 + 0.0 is 0.0.
-func integerTwin(c *candidate) bool { return c.t.DType.Is(ir.Ints) && twin(c) }
+func integerTwin(c *candidate) bool { return c.t.DType.Is(ir.Ints) && arithmeticTwin(c) }
 
 func becomeXByNumber(c *candidate) {
 	c.rely()
@@ -242,12 +249,12 @@ func secondIsPower(c *candidate) bool {
 }
 
 // exactInverse is the guard of DivOfPower: the quotient and the product are one number, rounded once, if the dtype has
-// the divisor and its inverse as normal numbers. The near misses are a divisor whose inverse overflows, and a complex
-// quotient.
+// the divisor and its inverse as normal numbers. The near misses are a divisor whose inverse overflows, a complex
+// quotient, and one of integers, which has the default dtype.
 func exactInverse(c *candidate) bool {
 	normal := map[ir.DType]int{ir.F16: 14, ir.BF16: 126, ir.F32: 126, ir.F64: 1022}[c.t.DType]
 	_, exponent := math.Frexp(c.numberOf(c.y))
-	return max(exponent-1, 1-exponent) <= normal
+	return c.typeOf(c.x).DType == c.t.DType && max(exponent-1, 1-exponent) <= normal
 }
 
 func multiplyByInverse(c *candidate) {
