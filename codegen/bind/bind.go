@@ -88,7 +88,7 @@ func dims(list []*proto.Dim, params []uint64) []int64 {
 
 func operand(t *proto.Tensor, sizes []int64, params []uint64) cuda.Operand {
 	bytes := uint64(dim(t.Offset, params)) * uint64(proto.DTypeSize(t.Dtype))
-	o := cuda.Operand{Strides: dims(t.Strides, params), Address: bytes}
+	o := cuda.Operand{Buffer: t.Buffer, Strides: dims(t.Strides, params), Address: bytes}
 	if t.Contiguous {
 		o.Strides = make([]int64, len(sizes))
 		step := int64(1)

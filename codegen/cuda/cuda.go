@@ -33,8 +33,10 @@ type Instance struct {
 	Numbers  []Number
 }
 
-// Operand is a tensor: the address of its first element, and its strides in elements.
+// Operand is a tensor: its buffer, the address of its first element, and its strides in elements. Operands of different
+// buffers share no memory.
 type Operand struct {
+	Buffer  uint32
 	Address uint64
 	Strides []int64
 }
@@ -140,6 +142,7 @@ func Launches(k *kernel.Kernel, instances []Instance, d Device) []Launch {
 			j = len(groups)
 			groups = append(groups, group{variant: p.variant})
 		}
+		groups[j].variant.Apart = groups[j].variant.Apart && p.variant.Apart
 		groups[j].at = append(groups[j].at, p)
 		groups[j].points += points
 	}

@@ -73,7 +73,22 @@ func (c *code) place(at *Instance, d Device) *placed {
 	} else {
 		c.placeMap(p)
 	}
+	p.variant.Apart = p.variant.Template != Persistent && c.apart(at) // Persistent reads each row once, before it writes
 	return p
+}
+
+// apart reports whether the operands that an instance only reads share no buffer with those that it writes. Nothing
+// writes them during the launch, since other instances do not depend on this one.
+func (c *code) apart(at *Instance) bool {
+	for i, read := range c.k.Operands {
+		for j, written := range c.k.Operands {
+			if read.Access&kernel.Write == 0 && written.Access&kernel.Write != 0 &&
+				at.Operands[i].Buffer == at.Operands[j].Buffer {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 func (c *code) placeMap(p *placed) {
@@ -244,12 +259,12 @@ func (c *code) unroll(v *Variant) int {
 	return u
 }
 
-// persistent is the number of points of a row that a thread keeps. Their values take at most 48 registers, fewer if the
+// persistent is the number of points of a row that a thread keeps. Their values take at most 40 registers, fewer if the
 // addresses of many operands take some; the elements that a pass loads at once take at most 64.
 func (c *code) persistent() int {
 	kept, loaded := c.ofPoint()
 	e := mostElements
-	for e > 1 && (e*kept > 48-max(0, 4*(c.ways()-4)) || e*loaded > 4*64 || e*c.weight() > mostCode) {
+	for e > 1 && (e*kept > 40-max(0, 4*(c.ways()-4)) || e*loaded > 4*64 || e*c.weight() > mostCode) {
 		e /= 2
 	}
 	return e

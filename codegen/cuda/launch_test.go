@@ -5,6 +5,7 @@ package cuda
 
 import (
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -53,7 +54,7 @@ func at(k *kernel.Kernel, sizes ...int64) Instance {
 			strides[d] = step
 			step *= sizes[o.Along[d]]
 		}
-		in.Operands = append(in.Operands, Operand{Address: uint64(i+1) << 30, Strides: strides})
+		in.Operands = append(in.Operands, Operand{Buffer: uint32(i), Address: uint64(i+1) << 30, Strides: strides})
 	}
 	return in
 }
@@ -168,6 +169,31 @@ func TestAlignment(t *testing.T) {
 		in.Operands[1].Address += c.offset
 		require.Equal(t, c.want, Launches(k, []Instance{in}, h100)[0].Variant.Vector, "%+v", c)
 	}
+}
+
+// TestApart: loads go through the read-only cache only if no instance of the launch writes a buffer that it reads.
+func TestApart(t *testing.T) {
+	k := add(t, 2)
+	apart, inPlace := at(k, 1000), at(k, 1000)
+	inPlace.Operands[2] = inPlace.Operands[0]
+	for _, c := range []struct {
+		instances []Instance
+		want      bool
+	}{
+		{[]Instance{apart}, true}, {[]Instance{inPlace}, false}, {[]Instance{apart, apart}, true},
+		{[]Instance{apart, inPlace}, false}, {[]Instance{inPlace, apart}, false},
+	} {
+		launches := Launches(k, c.instances, h100)
+		require.Len(t, launches, 1)
+		text := Print(k, launches[0].Variant).Text
+		require.Equal(t, c.want, launches[0].Variant.Apart)
+		require.Equal(t, c.want, strings.Contains(text, "load<4, true>"), text)
+		require.Equal(t, !c.want, strings.Contains(text, "load<4, false>"), text)
+	}
+	long := at(softmax(t), 1000, 100000)
+	require.True(t, Launches(softmax(t), []Instance{long}, h100)[0].Variant.Apart)
+	short := at(softmax(t), 1000, 100)
+	require.False(t, Launches(softmax(t), []Instance{short}, h100)[0].Variant.Apart, "it reads each row once")
 }
 
 // TestDivisor: quotients of 31 bits are exact.

@@ -117,7 +117,7 @@ func (p *printer) transpose() {
 	t.rows(true)
 	for i := range p.k.Operands {
 		if t.used[i] && p.reads(i) && !shape.crossed(i) {
-			p.line("x%d[s] = load<1>(a.a%d + %s, in);", i, i, t.at(i))
+			p.line("x%d[s] = load<1, %t>(a.a%d + %s, in);", i, p.apart(i), i, t.offset(i))
 		}
 	}
 	p.line("}")
@@ -125,7 +125,8 @@ func (p *printer) transpose() {
 		t.rows(false)
 		for i := range p.k.Operands {
 			if t.crossed(i) && p.reads(i) {
-				p.line("t%d[(y + s * %d) * %d + x] = load<1>(a.a%d + %s, in).get(0);", i, t.step, t.pitch(i), i, t.at(i))
+				p.line("t%d[(y + s * %d) * %d + x] = load<1, %t>(a.a%d + %s, in).get(0);",
+					i, t.step, t.pitch(i), p.apart(i), i, t.offset(i))
 			}
 		}
 		p.line("}")
@@ -137,7 +138,7 @@ func (p *printer) transpose() {
 		t.rows(false)
 		for i := range p.k.Operands {
 			if t.crossed(i) && p.writes(i) {
-				p.line("if (in) a.a%d[%s] = t%d[(y + s * %d) * %d + x];", i, t.at(i), i, t.step, t.pitch(i))
+				p.line("if (in) a.a%d[%s] = t%d[(y + s * %d) * %d + x];", i, t.offset(i), i, t.step, t.pitch(i))
 			}
 		}
 		p.line("}")
@@ -169,8 +170,8 @@ func (t *transposer) any(has func(i int) bool) bool {
 
 func (t *transposer) pitch(way int) int64 { return pitch(t.tile, sizeOf(t.k.Operands[way].DType)) }
 
-// at is the offset of point i, j.
-func (t *transposer) at(way int) string {
+// offset is that of point i, j.
+func (t *transposer) offset(way int) string {
 	r := t.shape.Rank
 	return fmt.Sprintf("g%d", way) + t.term(t.shape, way, r-1, "i") + t.term(t.shape, way, r-2, "j")
 }
@@ -224,7 +225,7 @@ func (t *transposer) points() {
 		way := t.way(i)
 		switch {
 		case way >= len(t.k.Operands):
-			return t.at(way)
+			return t.offset(way)
 		case t.shape.crossed(way):
 			return t.loaded(i, square(way))
 		}
@@ -234,7 +235,7 @@ func (t *transposer) points() {
 		if t.shape.crossed(way) {
 			t.line("%s = %s;", square(way), value)
 		} else {
-			t.line("if (in) a.a%d[%s] = %s;", way, t.at(way), value)
+			t.line("if (in) a.a%d[%s] = %s;", way, t.offset(way), value)
 		}
 	})
 	t.line("}")

@@ -70,10 +70,27 @@ __device__ brain store_of<brain, float>(float r) { return {to_brain(r)}; }
 template <>
 __device__ truth store_of<truth, bool>(bool r) { return {r}; }
 `},
+	// Memory that nothing writes during the launch is read through the cache for such memory (ld.global.nc): then the
+	// compiler knows that no store changes it.
+	{"at", nil, `template <int Bytes> struct word;
+template <> struct word<1> { typedef unsigned char type; };
+template <> struct word<2> { typedef unsigned short type; };
+template <> struct word<4> { typedef unsigned type; };
+template <> struct word<8> { typedef unsigned long long type; };
+template <> struct word<16> { typedef uint4 type; };
+template <bool Apart, class T>
+static __device__ T at(const T* from) {
+  if (!Apart) return *from;
+  const typename word<sizeof(T)>::type w = __ldg((const typename word<sizeof(T)>::type*)from);
+  T to;
+  memcpy(&to, &w, sizeof to);
+  return to;
+}
+`},
 	// A vector of up to 16 aligned bytes is one access. At the end of the data there is one access per element. Small
 	// elements stay in whole words until they are used: to take them apart, a thread must wait for the access, and several
 	// accesses are to be under way at once.
-	{"vector", nil, `template <int V, class M, bool Words = sizeof(M) < 4 && sizeof(M) * V >= 4>
+	{"vector", []string{"at"}, `template <int V, class M, bool Words = sizeof(M) < 4 && sizeof(M) * V >= 4>
 struct alignas(sizeof(M) * V < 16 ? sizeof(M) * V : 16) vector {
   M x[V];
   __device__ M get(int k) const { return x[k]; }
@@ -96,22 +113,22 @@ struct alignas(sizeof(M) * V < 16 ? sizeof(M) * V : 16) vector<V, M, true> {
     w[k / each] = (w[k / each] & ~((~0u >> (32 - bits)) << at)) | b << at;
   }
 };
-template <int V, class M, class I>
+template <int V, bool Apart, class M, class I>
 static __device__ vector<V, M> load(const M* from, I left) {
-  if (left >= V) return *(const vector<V, M>*)from;
+  if (left >= V) return at<Apart>((const vector<V, M>*)from);
   vector<V, M> to = {};
 #pragma unroll
   for (int k = 0; k < V; ++k) {
-    if (k < left) to.set(k, from[k]);
+    if (k < left) to.set(k, at<Apart>(from + k));
   }
   return to;
 }
-template <int V, class M, class I>
+template <int V, bool Apart, class M, class I>
 static __device__ vector<V, M> gather(const M* from, I stride, I left) {
   vector<V, M> to = {};
 #pragma unroll
   for (int k = 0; k < V; ++k) {
-    if (k < left) to.set(k, from[k * stride]);
+    if (k < left) to.set(k, at<Apart>(from + k * stride));
   }
   return to;
 }

@@ -172,7 +172,7 @@ func (p *printer) uniforms() {
 		switch {
 		case !p.needed[i] || p.level[i] != uniform || n.Op == kernel.Store:
 		case n.Op == kernel.Load:
-			p.line("const %s r%d = %s;", register(n.Class), i, p.loaded(i, fmt.Sprintf("*a.a%d", n.A)))
+			p.line("const %s r%d = %s;", register(n.Class), i, p.loaded(i, p.at(int(n.A), fmt.Sprintf("a.a%d", n.A))))
 		default:
 			p.define(i, plain)
 		}
@@ -250,17 +250,25 @@ func (p *printer) takes(op kernel.Op, way int) bool {
 	return false
 }
 
+// apart reports whether nothing writes an operand's memory during the launch.
+func (p *printer) apart(way int) bool { return p.v.Apart && p.k.Operands[way].Access&kernel.Write == 0 }
+
+// at is the element at an address of an operand.
+func (p *printer) at(way int, address string) string {
+	return fmt.Sprintf("%s<%t>(%s)", p.helper("at"), p.apart(way), address)
+}
+
 // access prints the load of a way's vector at offset `at` into x<way>[u].
 func (p *printer) access(shape *Pattern, w, way int, at string) {
 	name := fmt.Sprintf("x%d[u]", way)
 	switch {
 	case shape.inner(way) == '0':
-		p.line("%s = load<1>(a.a%d + %s, left[u]);", name, way, at)
+		p.line("%s = load<1, %t>(a.a%d + %s, left[u]);", name, p.apart(way), way, at)
 	case shape.inner(way) == '1' || p.v.Vector == 1:
-		p.line("%s = load<%d>(a.a%d + %s, left[u]);", name, p.v.Vector, way, at)
+		p.line("%s = load<%d, %t>(a.a%d + %s, left[u]);", name, p.v.Vector, p.apart(way), way, at)
 	default:
-		p.line("%s = gather<%d>(a.a%d + %s, (%s)a.s%d_%d_%d, left[u]);",
-			name, p.v.Vector, way, at, p.index, way, w, shape.Rank-1)
+		p.line("%s = gather<%d, %t>(a.a%d + %s, (%s)a.s%d_%d_%d, left[u]);",
+			name, p.v.Vector, p.apart(way), way, at, p.index, way, w, shape.Rank-1)
 	}
 }
 

@@ -143,7 +143,7 @@ func (r *reducer) open(entry string) {
 	for i := range r.k.Code {
 		n := &r.k.Code[i]
 		if r.needed[i] && n.Op == kernel.Load && r.level[i] == perRow {
-			r.line("const %s r%d = %s;", register(n.Class), i, r.loaded(i, fmt.Sprintf("a.a%d[g%d]", n.A, n.A)))
+			r.line("const %s r%d = %s;", register(n.Class), i, r.loaded(i, r.at(int(n.A), fmt.Sprintf("a.a%d + g%d", n.A, n.A))))
 		}
 	}
 }

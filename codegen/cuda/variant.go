@@ -34,6 +34,7 @@ type Variant struct {
 	Wide     bool // 64-bit indices
 	Table    bool // the structs of arguments lie in memory, one per instance
 	Split    bool // rows are split into parts, and each pass is one launch
+	Apart    bool // what is only read shares no buffer with what is written
 	Walks    []Pattern
 }
 
@@ -45,6 +46,7 @@ type Pattern struct {
 	Ways []string
 }
 
+// equal reports whether two instances may share a launch. One for which Apart holds may be launched as if it did not.
 func (v *Variant) equal(w *Variant) bool {
 	same := func(a, b Pattern) bool { return a.Rank == b.Rank && slices.Equal(a.Ways, b.Ways) }
 	return v.Template == w.Template && v.Vector == w.Vector && v.Wide == w.Wide && v.Table == w.Table &&
@@ -58,7 +60,7 @@ func (v *Variant) String() string {
 	for _, flag := range []struct {
 		on   bool
 		name string
-	}{{v.Wide, "wide"}, {v.Table, "table"}, {v.Split, "split"}} {
+	}{{v.Wide, "wide"}, {v.Table, "table"}, {v.Split, "split"}, {v.Apart, "apart"}} {
 		if flag.on {
 			b.WriteString(" " + flag.name)
 		}

@@ -101,7 +101,7 @@ func newJob(k *kernel.Kernel, instances []*bound, buffers [][]byte, sms int) *jo
 		var bases []uint64
 		for i, t := range b.tensors {
 			address := uint64(t.offset) * uint64(ir.DType(k.Operands[i].DType).Size())
-			in.Operands = append(in.Operands, cuda.Operand{Address: address, Strides: t.strides})
+			in.Operands = append(in.Operands, cuda.Operand{Buffer: uint32(t.buffer), Address: address, Strides: t.strides})
 			bases = append(bases, at[t.buffer])
 		}
 		j.bases = append(j.bases, bases)

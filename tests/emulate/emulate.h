@@ -153,6 +153,13 @@ static float __int_as_float(int v) { return Bits<float>(v); }
 static float __uint_as_float(unsigned v) { return Bits<float>(v); }
 static unsigned __float_as_uint(float v) { return Bits<unsigned>(v); }
 static double __longlong_as_double(long long v) { return Bits<double>(v); }
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+template <class T>
+static T __ldg(const T* from) {
+  return *from;
+}
 static unsigned __umulhi(unsigned a, unsigned b) { return uint64_t(a) * b >> 32; }
 // A number out of range becomes the least integer, as on x86 and in ir/eval. CUDA takes the nearest integer.
 static long long __double2ll_rz(double v) { return v >= -0x1p63 && v < 0x1p63 ? (long long)v : INT64_MIN; }
