@@ -117,7 +117,7 @@ var OwnOps = []Own{
 	// Leaves.
 	{Name: "input", Doc: "input k: the content of the storage bound to slot k",
 		Kind: KindLeaf, Args: "-", Takes: All, DType: DTypeGiven, Shape: ShapeGiven, Pure: Pure, ATen: []Form{}},
-	{Name: "param", Doc: "param k: a Python number held by parameter slot k, and its first value; weakest in type promotion",
+	{Name: "param", Doc: "param k: a Python number held by parameter slot k; weakest in type promotion",
 		Kind: KindLeaf, Args: "-", Takes: Numbers, DType: DTypeNumber, Shape: ShapeScalar, Pure: Pure,
 		ATen: []Form{}},
 	{Name: "scalar", Doc: "scalar k: a 0-dim CPU tensor whose element is parameter slot k",

@@ -12,7 +12,7 @@ const (
 	OpInvalid Op = iota
 
 	OpInput  // input k: the content of the storage bound to slot k
-	OpParam  // param k: a Python number held by parameter slot k, and its first value; weakest in type promotion
+	OpParam  // param k: a Python number held by parameter slot k; weakest in type promotion
 	OpScalar // scalar k: a 0-dim CPU tensor whose element is parameter slot k
 	OpConst  // const 0.5: a Python number that is the same in every call; as param in all else
 	OpEmpty  // empty: uninitialised content

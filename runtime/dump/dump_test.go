@@ -119,6 +119,7 @@ func TestSource(t *testing.T) {
     %4: f32[n] = exp %3
     %5: f32[n] = relu %4
   }
+  output %3 -> s1
   output %5 -> s2
 }
 `)

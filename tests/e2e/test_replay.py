@@ -368,7 +368,7 @@ def test_sizes_that_a_program_relies_on():
 
 
 def test_views_that_had_equal_sizes():
-    """Views of equal sizes are one. Sizes that are equal by chance cost few variants."""
+    """Views of equal sizes are one. Sizes equal by chance cost few variants."""
 
     def views(x: torch.Tensor, *rows: int) -> torch.Tensor:
         x = x.exp()
@@ -385,7 +385,7 @@ def test_views_that_had_equal_sizes():
 
 
 def test_writes_of_all_of_a_storage():
-    """A write of all elements in other sizes is no copy. It may be of a part in a later call."""
+    """A write of all elements in other sizes may be of a part in a later call."""
 
     def write(x: torch.Tensor, n: int) -> torch.Tensor:
         x = x.exp()
@@ -400,7 +400,7 @@ def test_writes_of_all_of_a_storage():
 
 
 def test_transposed_weights_are_written():
-    """Training reads a weight transposed and writes it as it lies, and so do its views."""
+    """Training reads a weight transposed, and writes it as it lies."""
 
     def steps(device: str | torch.device) -> list[torch.Tensor]:
         torch.manual_seed(3)
@@ -440,5 +440,7 @@ def test_numbers_on_which_rules_rely():
     ):
         before = misses()
         for n in numbers:
-            torch.testing.assert_close(f(on_device, n).cpu(), f(x, n), rtol=1e-6, atol=0)
+            torch.testing.assert_close(
+                f(on_device, n).cpu(), f(x, n), rtol=1e-6, atol=0
+            )
         assert misses() - before == programs, f

@@ -301,9 +301,7 @@ BUDGETS: dict[str, Callable[[], None]] = {
     "shuffled": piece(shuffled, X),
     "smooth_step": loss_step(partial(F.cross_entropy, label_smoothing=0.1)),
     "standard": piece(lambda x: (x - x.mean()) / x.std(), X),
-    "scores": piece(
-        attention_scores, torch.randn(2, 5, 3, 4), torch.randn(2, 6, 3, 4)
-    ),
+    "scores": piece(attention_scores, torch.randn(2, 5, 3, 4), torch.randn(2, 6, 3, 4)),
     "swiglu": piece(lambda x, y: F.silu(x) * y, X, X + 1),
     "transposed_bias": piece(
         transposed_bias, torch.randn(4, 6, 16), torch.randn(16, 16), ROW, ROW + 1

@@ -125,8 +125,8 @@ at::Tensor HasOperators(c10::string_view schemas) {
   return ToDevice(at::tensor(answers, at::kLong));
 }
 
-// b8[size], true with probability 1 - p: the mask that PyTorch's CPU dropout draws, in memory order. stride: empty if it
-// is contiguous.
+// b8[size], true with probability 1 - p: the mask that PyTorch's CPU dropout draws, in memory order. stride: empty if
+// it is contiguous.
 at::Tensor DropoutMask(at::IntArrayRef size, double p, at::IntArrayRef stride) {
   const auto options = at::TensorOptions(at::kBool).device(Executor::Current().device().device());
   at::Tensor mask = stride.empty() ? at::empty(size, options) : at::empty_strided(size, stride, options);
