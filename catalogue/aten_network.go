@@ -45,7 +45,7 @@ var networkRows = []ATen{
 		{"half=false", "s = sub x (amax x d); -> sub s (log (sum (exp s) d))"},
 	}},
 	{Name: "aten::_softmax_backward_data", Dims: "X,X->X", Args: "g y d t", Cases: []Case{
-		{"", "p = mul g y; -> sub p (mul y (sum p d))"},
+		{"", "-> mul (sub g (sum (mul g y) d)) y"},
 	}},
 	{Name: "aten::_log_softmax_backward_data", Dims: "X,X->X", Args: "g y d t", Cases: []Case{
 		{"", "-> sub g (mul (exp y) (sum g d))"},
