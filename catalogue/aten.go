@@ -71,6 +71,7 @@ type ATen struct {
 //	flat x y                 x in y's sizes, which differ in dims of 1 or hold as many elements of row-major memory
 //	groups x g               x of sizes [n,c,…] as [n,g,…]: g groups of channels, each group in one dim
 //	iota x d                 the position of each element of x along dim d, an i64
+//	take x i d               the elements of x at positions i along dim d of x; i and x broadcast along the other dims
 //	within i x d             i, whose elements are positions along dim d of x: a call before the kernels checks that. A
 //	                         fourth word is an argument that elements of i may also be
 //	draw p x                 true for each element of x but with probability p, from PyTorch's random numbers

@@ -114,7 +114,9 @@ var networkRows = []ATen{
 	{Name: "aten::avg_pool2d_backward", Dims: "X??,Xij->Xij"},
 	{Name: "aten::_adaptive_avg_pool2d", Dims: "X??->X??"},
 	{Name: "aten::_adaptive_avg_pool2d_backward", Dims: "X??,Xij->Xij"},
-	{Name: "aten::embedding", Dims: "?d,X->Xd", Capture: Capture{Handling: Whole}},
+	{Name: "aten::embedding", Dims: "?d,X->Xd", Args: "w i p g s", Cases: []Case{
+		{"narrow ints truth", "-> take w (unsq (within i w 0) -1) 0"},
+	}, Capture: Capture{Handling: Whole}},
 	{Name: "aten::embedding_dense_backward", Dims: "Xd,X->?d"},
 	{Name: "aten::nll_loss_forward", Dims: "Xc,X,c->X|", Args: "x t w reduction ignore", Cases: nllForward},
 	{Name: "aten::nll_loss_backward", Dims: "X|,Xc,X,c->Xc", Args: "g x t w reduction ignore total", Cases: nllBackward},

@@ -109,6 +109,7 @@ var kernelOnly = []Instr{
 	{Name: "const", Number: 4, Group: GroupValue, Cost: CostFree},
 	{Name: "count", Number: 5, Group: GroupValue, Cost: CostFree},
 	{Name: "index", Number: 6, Group: GroupMemory, Cost: CostFree},
+	{Name: "take", Number: 12, Group: GroupMemory, Operands: 1, Takes: RegI64, Cost: CostSimple},
 	{Name: "round", Number: 8, Group: GroupConvert, Operands: 1, Takes: RegF32 | RegI64, Cost: CostSimple},
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/mycelya/mycelya/fusion"
 	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/ir/decomp"
 	"github.com/mycelya/mycelya/kernel"
 )
 
@@ -251,6 +252,8 @@ func (c *coder) node(id ir.NodeID) {
 		r = c.reduce(id, n.Op, result)
 	case n.Op == ir.OpCast || n.Op == ir.OpCopy:
 		r = c.operand(id, 0, result)
+	case n.Op == ir.OpCall && g.CallName(id) == decomp.Take:
+		r = c.take(id)
 	case n.Op == ir.OpCall:
 		r = c.iota(id)
 	case n.Op == ir.OpWhere:
@@ -264,10 +267,19 @@ func (c *coder) node(id ir.NodeID) {
 	c.regs[n.First] = r
 }
 
+// take emits the element of the first operand at the position in the second.
+func (c *coder) take(id ir.NodeID) uint64 {
+	position := c.operand(id, 1, ir.I64)
+	v := ir.ValueID(c.g.NodeArgs(id)[0].V)
+	space, along := c.group.Sees(id, 0)
+	at := c.bind(v, kernel.Read, space, along)
+	return c.emit(kernel.Instr{Op: kernel.Take, Class: class(c.g.Types[v].DType), A: at, B: position})
+}
+
 // iota emits the position of a point along a dim of the node's operand.
 func (c *coder) iota(id ir.NodeID) uint64 {
 	space, along := c.group.Place(c.g.Nodes[id].First)
-	d := along[c.g.NodeArgs(id)[1].V]
+	d := along[c.g.NodeArgs(id)[0].V]
 	if d < 0 { // it has one element
 		return c.constant(ir.Arg{Kind: ir.ArgInt}, ir.I64)
 	}

@@ -94,9 +94,15 @@ func obstacleTo(g *ir.Graph, id ir.NodeID, reads catalogue.Point, o Options) obs
 			return checked
 		case decomp.Iota:
 			return computed
-		}
-		if reads == catalogue.NoPoint || n.Flags&^ir.FlagRNG != 0 {
-			return operator
+		case decomp.Take:
+			args := g.NodeArgs(id)
+			if g.Root(ir.ValueID(args[0].V)) == g.Root(ir.ValueID(args[1].V)) {
+				return operator
+			}
+		default:
+			if reads != catalogue.SamePlace || n.Flags&^ir.FlagRNG != 0 {
+				return operator
+			}
 		}
 	case n.Op == ir.OpView || ir.Info(n.Op).Kind == ir.KindLeaf:
 		return idle
@@ -121,8 +127,10 @@ func obstacleTo(g *ir.Graph, id ir.NodeID, reads catalogue.Point, o Options) obs
 		return dtype
 	case most > kernel.MaxRank:
 		return rank
-	case n.Op == ir.OpCall:
+	case reads == catalogue.SamePlace:
 		return planned
+	case n.Op == ir.OpCall:
+		return computed
 	}
 	return obstacleToOwn(g, id)
 }

@@ -23,7 +23,6 @@ type cluster struct {
 	members []ir.NodeID
 	draws   bool // random numbers
 	places  bool // positions along dims of the space
-	parts   bool // it has values that are a part of the space, as the operands of cat are
 	list    bool // it is of one tensor of a list
 
 	// Reshapes read one of its spaces in two dim orders. A kernel has one order for each, so the cluster has no kernel.

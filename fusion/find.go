@@ -61,6 +61,7 @@ func newFinder(e *decomp.Expansion, g *ir.Graph, o Options) *finder {
 		}
 	}
 	constrain(f.whole, g)
+	f.unused(g)
 	f.reshapes(g)
 	for i, is := range f.fusable {
 		if is {
@@ -68,6 +69,30 @@ func newFinder(e *decomp.Expansion, g *ir.Graph, o Options) *finder {
 		}
 	}
 	return f
+}
+
+// unused leaves out primitives whose values no other primitive reads, because ir/decomp computes them again where they
+// are taken from. Their nodes go with the nodes that use them.
+func (f *finder) unused(given *ir.Graph) {
+	users := given.Users()
+	for i := len(f.fusable) - 1; i >= 0; i-- {
+		n := &f.g.Nodes[i]
+		reads := func(user ir.NodeID) bool { return !f.counts[user] }
+		of := f.of[i]
+		if !f.fusable[i] || given.Nodes[of].Op != n.Op || ir.Info(n.Op).Kind != ir.KindElementwise || f.output[n.First] ||
+			slices.ContainsFunc(f.users[n.First], reads) {
+			continue
+		}
+		for v := range ir.ValueID(given.Nodes[of].N) {
+			for _, user := range users[given.Nodes[of].First+v] {
+				if f.whole.check(int(of), int(user), far) != "" {
+					return
+				}
+				f.whole.merge(int(of), int(user))
+			}
+		}
+		f.fusable[i], f.obstacles[i] = false, idle
+	}
 }
 
 // itemOrder is a topological order of an expansion. In it, consecutive operators on lists process one tensor completely
@@ -232,9 +257,6 @@ func (f *finder) try(user ir.NodeID, operand ir.ValueID) {
 		if len(q.Left) == 1 && len(q.Right) == 1 {
 			f.g.UnifyDims(q.Left[0], q.Right[0])
 		}
-	}
-	if r.parts {
-		f.clusters[b].parts = true
 	}
 	f.whole.merge(int(f.of[def]), int(f.of[user]))
 	f.unite(a, b, m)
@@ -460,7 +482,7 @@ const inPlace = ^ir.NodeID(0)
 func (f *finder) pair(x, y ir.NodeID, v ir.ValueID) {
 	a, b := f.prims.find(int(x)), f.prims.find(int(y))
 	ca, cb := f.clusters[a], f.clusters[b]
-	if f.segment[x] != f.segment[y] || len(ca.spaces)+len(cb.spaces) > 2 || ca.parts || cb.parts ||
+	if f.segment[x] != f.segment[y] || len(ca.spaces)+len(cb.spaces) > 2 ||
 		(ca.reduced == nil) != (cb.reduced == nil) || f.uses(a, b) || f.uses(b, a) {
 		return
 	}

@@ -218,12 +218,12 @@ func (l *Group) Sees(user ir.NodeID, index int) (space int, along []int8) {
 	return int(s), l.ordered(l.In(user), s, l.seen[int(l.Graph.Nodes[user].ArgLo)+index])
 }
 
-// ordered maps dims of a cluster's space to dims of its loop.
+// ordered maps dims of a cluster's space to dims of its loop. What is no dim stays.
 func (l *Group) ordered(loop int, space int8, along []int8) []int8 {
 	order := l.Loops[loop].order[space]
 	out := make([]int8, len(along))
 	for i, d := range along {
-		if out[i] = -1; d >= 0 {
+		if out[i] = d; d >= 0 {
 			out[i] = order[d]
 		}
 	}

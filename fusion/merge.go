@@ -46,12 +46,9 @@ func (f *finder) fit(a, b *cluster, r relation) (m merge, why string) {
 	freeA, freeB := r.free(len(spaceB))
 	m.along = slices.Clone(r.along)
 	for i, to := range r.along {
-		if to >= 0 && !r.parts && !f.g.Same(spaceA[i], spaceB[to]) && !f.implied(r, spaceA[i], spaceB[to]) {
+		if to >= 0 && !f.g.Same(spaceA[i], spaceB[to]) && !f.implied(r, spaceA[i], spaceB[to]) {
 			return m, otherSize
 		}
-	}
-	if r.parts && (a.reduced != nil || b.reduced != nil || f.needed(a, b)) {
-		return m, "its user concatenates it, and it is needed elsewhere"
 	}
 	switch {
 	case len(freeA) == len(freeB): // the same points
@@ -65,7 +62,7 @@ func (f *finder) fit(a, b *cluster, r relation) (m merge, why string) {
 	default:
 		why = "its user needs only a part of its loop"
 	}
-	if why == "" && m.into && !r.parts && len(spaceA) == len(spaceB) && len(a.members) > len(b.members) &&
+	if why == "" && m.into && len(spaceA) == len(spaceB) && len(a.members) > len(b.members) &&
 		!slices.Contains(m.along, -1) {
 		m.invert() // the same merge, with fewer places to change
 	}
@@ -74,7 +71,7 @@ func (f *finder) fit(a, b *cluster, r relation) (m merge, why string) {
 
 // fitReshaped is for clusters with a reshape between them.
 func fitReshaped(a, b *cluster, r relation, m *merge) string {
-	if a.reduced != nil || b.reduced != nil || a.parts || b.parts {
+	if a.reduced != nil || b.reduced != nil {
 		return reshaped
 	}
 	differ := func(have, want []int8) bool { return have != nil && !slices.Equal(have, want) }
@@ -283,7 +280,6 @@ func (f *finder) unite(a, b int, m merge) {
 	base.members = append(base.members, other.members...)
 	base.draws = base.draws || other.draws
 	base.places = base.places || other.places
-	base.parts = base.parts || other.parts
 	base.list = base.list || other.list
 	base.twoOrders = base.twoOrders || other.twoOrders || m.twoOrders
 	f.prims.merge(a, b)

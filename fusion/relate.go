@@ -7,8 +7,9 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/ir/decomp"
+	"github.com/mycelya/mycelya/kernel"
 )
 
 // relation maps the space of one cluster to that of another: for each dim of the first the dim of the second, or -1 if
@@ -21,7 +22,6 @@ type relation struct {
 	view               ir.Type
 	orderFrom, orderTo []int8
 	twoOrders          bool // operands differ in these orders
-	parts              bool // a concatenation reads it
 	requires           []ir.Require
 }
 
@@ -42,18 +42,33 @@ func (f *finder) sees(user ir.NodeID, operand ir.ValueID) ([]int8, string) {
 	}
 	space := f.cluster(user).spaces[points.space]
 	out := make([]int8, len(seen))
+	taken := f.taken(user, operand)
 	for i, d := range seen {
 		out[i] = -1
+		if i == taken {
+			out[i] = kernel.Taken
+			continue
+		}
 		if g.Same(d, ir.Const(1)) {
 			continue
 		}
 		to := points.along[shift+i]
-		if to < 0 || !g.Same(d, space[to]) && f.reads[user] != catalogue.Concatenated {
+		if to < 0 || !g.Same(d, space[to]) {
 			return nil, otherSize
 		}
 		out[i] = to
 	}
 	return out, ""
+}
+
+// taken is the dim of an operand from which its user takes, -1 if it reads the operand at its points.
+func (f *finder) taken(user ir.NodeID, operand ir.ValueID) int {
+	if f.g.Nodes[user].Op == ir.OpCall && f.g.CallName(user) == decomp.Take {
+		if args := f.g.NodeArgs(user); ir.ValueID(args[0].V) == operand {
+			return int(args[2].V)
+		}
+	}
+	return -1
 }
 
 // relate maps the cluster that makes root to the cluster of a user, by an operand that is root or a view of it.
@@ -63,6 +78,9 @@ func (f *finder) relate(user ir.NodeID, operand, root ir.ValueID) (relation, str
 	from, to := f.cluster(g.Def[root]), f.cluster(user)
 	r := relation{from: p.space, to: f.points[user].space}
 	r.along = slices.Repeat([]int8{-1}, len(from.spaces[r.from]))
+	if f.taken(user, operand) >= 0 {
+		return r, "it is read at computed positions"
+	}
 	sees, why := f.sees(user, operand)
 	if why != "" {
 		return r, why
@@ -82,7 +100,6 @@ func (f *finder) relate(user ir.NodeID, operand, root ir.ValueID) (relation, str
 		r.orderFrom, r.orderTo = dimOrder(g, g.Types[root], p.along), dimOrder(g, r.view, sees)
 		return r, ""
 	}
-	r.parts = f.reads[user] == catalogue.Concatenated
 	for i, to := range sees {
 		own := int8(i)
 		if operand != root {
@@ -165,7 +182,7 @@ func (f *finder) relateAll(from, to int) (relation, string) {
 
 // join adds the relation of another operand.
 func (r *relation) join(g *ir.Graph, o relation) string {
-	if r.from != o.from || r.to != o.to || r.flat != o.flat || r.parts != o.parts {
+	if r.from != o.from || r.to != o.to || r.flat != o.flat {
 		return twoOrders
 	}
 	if r.flat && !(g.SameDims(r.view.Dims, o.view.Dims) && g.SameDims(r.view.Strides, o.view.Strides)) {

@@ -14,6 +14,11 @@ import (
 // [0,1]) [1,e]. So it can be in the loop that makes x. A reduction computes the same in both forms, since it combines
 // the same elements, which lie in the same order.
 func (f *finder) reshapes(given *ir.Graph) {
+	for i := range f.fusable {
+		if f.g.Nodes[i].Op == ir.OpView {
+			f.lift(given, ir.NodeID(i))
+		}
+	}
 	for i := 1; i < len(f.fusable); i++ {
 		sum, view := ir.NodeID(i), ir.NodeID(i-1)
 		n, from := &f.g.Nodes[i], &f.g.Nodes[i-1]
@@ -25,6 +30,48 @@ func (f *finder) reshapes(given *ir.Graph) {
 			f.reshape(given, sum, view, root)
 		}
 	}
+}
+
+// lift exchanges an op on one tensor x and a reshaping view of its result that is the only reader: view (neg x) becomes
+// neg (view x). So the op is in the sizes of the view's readers, which may reduce some of its dims.
+func (f *finder) lift(given *ir.Graph, view ir.NodeID) {
+	g := f.g
+	to := &g.Nodes[view]
+	v := ir.ValueID(g.Args[to.ArgLo].V)
+	def := g.Def[v]
+	n := &g.Nodes[def]
+	if !f.fusable[def] || ir.Info(n.Op).Kind != ir.KindElementwise || given.Nodes[f.of[def]].Op != n.Op ||
+		f.output[v] || len(f.users[v]) != 1 || !f.window(view).flat {
+		return
+	}
+	tensor := -1 // the argument that is x
+	for i, a := range g.Args[n.ArgLo:n.ArgHi] {
+		if a.Kind != ir.ArgValue || g.Immediate(ir.ValueID(a.V)) {
+			continue
+		}
+		x := ir.ValueID(a.V)
+		start := g.Root(x) == x || g.Same(g.Nodes[g.Def[x]].Offset, ir.Const(0))
+		if tensor >= 0 || !start || f.fusable[g.Def[g.Root(x)]] || !g.SameType(g.Types[x], g.Types[v]) {
+			return
+		}
+		tensor = i
+	}
+	if tensor < 0 || g.Types[v].Strides != nil || f.whole.check(int(f.of[def]), int(f.of[view]), far) != "" {
+		return
+	}
+	f.whole.merge(int(f.of[def]), int(f.of[view]))
+	at := uint32(len(g.Args))
+	g.Args = append(g.Args, g.Args[n.ArgLo:n.ArgHi]...)
+	x := g.Args[at+uint32(tensor)]
+	g.Args[at+uint32(tensor)] = ir.Value(v)
+	g.Args = append(g.Args, x)
+	end := uint32(len(g.Args))
+	to.Op, to.ArgLo, to.ArgHi, to.Offset, n.Offset = n.Op, at, end-1, n.Offset, to.Offset
+	n.Op, n.ArgLo, n.ArgHi = ir.OpView, end-1, end
+	g.Types[v] = g.Types[to.First]
+	delete(f.windows, view)
+	f.fusable[def], f.fusable[view] = false, true
+	f.obstacles[def], f.obstacles[view] = idle, computed
 }
 
 // reshape exchanges a view of x and its reduction, which follows it, if the view only merges dims of x.

@@ -8,6 +8,7 @@ package kernel
 
 import (
 	"math"
+	"slices"
 
 	"github.com/mycelya/mycelya/catalogue"
 )
@@ -27,8 +28,15 @@ type Operand struct {
 	DType  uint8
 	Access Access
 	Space  int
-	Along  []int8 // by dim of the tensor: the dim of the index space along which it runs, -1 for a dim of size 1
+	Along  []int8 // by dim of the tensor: the dim of the index space along which it runs, -1 for a dim of size 1, or Taken
 }
+
+// Taken is the dim of an operand along which each TAKE has its own position. An operand has one at most, and is then
+// only taken from.
+const Taken int8 = -2
+
+// Takes returns the dim of an operand that is Taken, -1 if there is none.
+func (o *Operand) Takes() int { return slices.Index(o.Along, Taken) }
 
 // Access is the set of ways in which a kernel accesses an operand: it reads, writes, or both.
 type Access uint8

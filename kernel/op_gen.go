@@ -20,6 +20,7 @@ const (
 	Sum        Op = 9
 	Max        Op = 10
 	Min        Op = 11
+	Take       Op = 12
 	Neg        Op = 16
 	Abs        Op = 17
 	Sqrt       Op = 18

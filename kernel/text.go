@@ -47,9 +47,11 @@ func (k *Kernel) String() string {
 	for i, o := range k.Operands {
 		dims := make([]string, len(o.Along))
 		for j, d := range o.Along {
-			dims[j] = "1"
-			if d >= 0 {
+			switch dims[j] = "1"; {
+			case d >= 0:
 				dims[j] = dim(o.Space, int(d))
+			case d == Taken:
+				dims[j] = "?"
 			}
 		}
 		access := [...]string{Read: "read", Write: "write", Read | Write: "both"}[o.Access&3]
@@ -74,6 +76,8 @@ func (n *Instr) text(i int) string {
 	switch n.Op {
 	case Store:
 		return fmt.Sprintf("store a%d r%d", n.A, n.B)
+	case Take:
+		words = []string{fmt.Sprintf("a%d", n.A), fmt.Sprintf("r%d", n.B)}
 	case Load:
 		words = []string{fmt.Sprintf("a%d", n.A)}
 	case Number:

@@ -6,6 +6,7 @@ package kernel
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/mycelya/mycelya/catalogue"
 )
@@ -76,9 +77,12 @@ func (k *Kernel) operand(o Operand) error {
 	case len(o.Along) > MaxRank:
 		return fmt.Errorf("%d dims", len(o.Along))
 	}
+	if at := o.Takes(); at >= 0 && (o.Access != Read || o.Space != 0 || slices.Contains(o.Along[at+1:], Taken)) {
+		return fmt.Errorf("it is taken from in index space %d, with access %d, along %v", o.Space, o.Access, o.Along)
+	}
 	var seen [MaxRank]bool
 	for i, d := range o.Along {
-		if d < -1 || int(d) >= k.Spaces[o.Space] {
+		if d < Taken || int(d) >= k.Spaces[o.Space] {
 			return fmt.Errorf("dim %d runs along dim %d of %d", i, d, k.Spaces[o.Space])
 		}
 		if d >= 0 && seen[d] {
@@ -132,6 +136,8 @@ func (v *verifier) instr(i int) error {
 	switch n.Op {
 	case Store: // its register is the second word
 		return v.store(i)
+	case Take:
+		return v.take(i)
 	case Load, Const, Index:
 		used = 1
 	case Round, Number:
@@ -185,18 +191,10 @@ func (v *verifier) leaf(i int, n *Instr) error {
 		if n.A >= uint64(len(k.Operands)) {
 			return fmt.Errorf("operand %d of %d", n.A, len(k.Operands))
 		}
-		o := k.Operands[n.A]
-		if o.Access&Read == 0 {
-			return fmt.Errorf("operand %d is only written", n.A)
+		if k.Operands[n.A].Takes() >= 0 {
+			return fmt.Errorf("operand %d has no position", n.A)
 		}
-		if c := ClassOf(o.DType); c != n.Class {
-			return fmt.Errorf("operand %d is loaded as %s, not %s", n.A, c, n.Class)
-		}
-		v.level[i] = perPoint
-		if _, reduced := k.runs(o); k.Reduced > 0 && reduced == 0 {
-			v.level[i] = perRow
-		}
-		return nil
+		return v.load(i)
 	case Number:
 		if n.A >= uint64(k.Numbers) {
 			return fmt.Errorf("number %d of %d", n.A, k.Numbers)
@@ -225,6 +223,43 @@ func (v *verifier) leaf(i int, n *Instr) error {
 		}
 		return nil
 	}
+	return nil
+}
+
+// load checks that an instruction may read an operand, and sets its level.
+func (v *verifier) load(i int) error {
+	k, n := v.k, &v.k.Code[i]
+	o := k.Operands[n.A]
+	if o.Access&Read == 0 {
+		return fmt.Errorf("operand %d is only written", n.A)
+	}
+	if c := ClassOf(o.DType); c != n.Class {
+		return fmt.Errorf("operand %d is loaded as %s, not %s", n.A, c, n.Class)
+	}
+	v.level[i] = perPoint
+	if _, reduced := k.runs(o); k.Reduced > 0 && reduced == 0 {
+		v.level[i] = perRow
+	}
+	return nil
+}
+
+// take checks a TAKE: its operand, and the register that has the position.
+func (v *verifier) take(i int) error {
+	k, n := v.k, &v.k.Code[i]
+	switch {
+	case n.A >= uint64(len(k.Operands)):
+		return fmt.Errorf("operand %d of %d", n.A, len(k.Operands))
+	case k.Operands[n.A].Takes() < 0:
+		return fmt.Errorf("operand %d has no dim to take from", n.A)
+	case n.B >= uint64(i) || k.Code[n.B].Op == Store:
+		return fmt.Errorf("register %d is not made before it", n.B)
+	case k.Code[n.B].Class != I64 || n.C != 0:
+		return fmt.Errorf("a position of %s, word 2 is %d", k.Code[n.B].Class, n.C)
+	}
+	if err := v.load(i); err != nil {
+		return err
+	}
+	v.level[i] = max(v.level[i], v.level[n.B])
 	return nil
 }
 

@@ -11,6 +11,9 @@ import (
 	"github.com/mycelya/mycelya/kernel"
 )
 
+// taken is the place of a dim from which a TAKE takes, in a message.
+const taken = kernel.MaxRank + 1
+
 // KernelMessage makes the message of a kernel.
 func KernelMessage(k *kernel.Kernel) *Kernel {
 	m := &Kernel{Reduced: uint32(k.Reduced), Numbers: uint32(k.Numbers)}
@@ -20,6 +23,9 @@ func KernelMessage(k *kernel.Kernel) *Kernel {
 	for _, o := range k.Operands {
 		operand := &Kernel_Operand{Dtype: uint32(o.DType), Access: uint32(o.Access), Space: uint32(o.Space)}
 		for _, d := range o.Along {
+			if d == kernel.Taken {
+				d = taken - 1
+			}
 			operand.Along = append(operand.Along, uint32(d+1))
 		}
 		m.Operands = append(m.Operands, operand)
@@ -67,10 +73,14 @@ func (m *Kernel) Decode() (*kernel.Kernel, error) {
 		}
 		operand := kernel.Operand{DType: uint8(o.GetDtype()), Access: kernel.Access(o.GetAccess()), Space: int(o.GetSpace())}
 		for _, d := range o.GetAlong() {
-			if err := small("a dim along which an operand runs", d, kernel.MaxRank); err != nil {
+			if err := small("a dim along which an operand runs", d, taken); err != nil {
 				return nil, err
 			}
-			operand.Along = append(operand.Along, int8(d)-1)
+			along := int8(d) - 1
+			if d == taken {
+				along = kernel.Taken
+			}
+			operand.Along = append(operand.Along, along)
 		}
 		k.Operands = append(k.Operands, operand)
 	}

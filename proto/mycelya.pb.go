@@ -4147,7 +4147,7 @@ type Kernel_Operand struct {
 	Dtype         uint32                 `protobuf:"varint,1,opt,name=dtype,proto3" json:"dtype,omitempty"`
 	Access        uint32                 `protobuf:"varint,2,opt,name=access,proto3" json:"access,omitempty"` // MYC_K_READ | MYC_K_WRITE
 	Space         uint32                 `protobuf:"varint,3,opt,name=space,proto3" json:"space,omitempty"`
-	Along         []uint32               `protobuf:"varint,4,rep,packed,name=along,proto3" json:"along,omitempty"` // by dim of the tensor: 1 + the dim of the index space, or 0 for a dim of size 1
+	Along         []uint32               `protobuf:"varint,4,rep,packed,name=along,proto3" json:"along,omitempty"` // by dim of the tensor: 1 + the dim of the index space, 0 for a dim of size 1, or 17 for one to take from
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

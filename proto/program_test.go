@@ -169,7 +169,7 @@ func TestValidateRefusesKernels(t *testing.T) {
 		{"access", "operand 0: access 0", func(p *Program) { p.Kernels[0].Operands[0].Access = 0 }},
 		{"along", "dim 1 runs along dim 2 of 2", func(p *Program) { p.Kernels[0].Operands[0].Along[1] = 3 }},
 		{"along twice", "two dims run along dim 0", func(p *Program) { p.Kernels[0].Operands[0].Along[1] = 1 }},
-		{"op", "there is no op 12", code(0, &Kernel_Instr{Op: 12, Class: 1})},
+		{"op", "there is no op 13", code(0, &Kernel_Instr{Op: 13, Class: 1})},
 		{"op wraps", "instruction 0: op 257", code(0, &Kernel_Instr{Op: 257, Class: 1})},
 		{"class", "operand 0 is loaded as f32, not f64", code(0, &Kernel_Instr{Op: 1, Class: 2})},
 		{"later register", "register 2 is not made before it", code(2, &Kernel_Instr{Op: 48, Class: 1, A: 0, B: 2})},

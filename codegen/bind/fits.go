@@ -43,8 +43,12 @@ func fits(k *kernel.Kernel, in *cuda.Instance, tensors [][]int64) error {
 	for i, o := range k.Operands {
 		for d, along := range o.Along {
 			want := int64(1)
-			if along >= 0 {
+			switch {
+			case along >= 0:
 				want = spaces[o.Space][along]
+			case along == kernel.Taken:
+				want = max(tensors[i][d], 1)
+				in.Operands[i].Taken = want
 			}
 			if tensors[i][d] != want {
 				return fmt.Errorf("dim %d of operand %d has size %d, its space has %d", d, i, tensors[i][d], want)

@@ -29,7 +29,7 @@ type code struct {
 
 // registers lists the registers that an instruction reads.
 func registers(n *kernel.Instr) []uint64 {
-	if n.Op == kernel.Store {
+	if n.Op == kernel.Store || n.Op == kernel.Take {
 		return []uint64{n.B}
 	}
 	return []uint64{n.A, n.B, n.C}[:n.Op.Row().Operands]
@@ -52,8 +52,8 @@ func analyse(k *kernel.Kernel) *code {
 			c.level[i], c.stage[i] = max(c.level[i], c.level[r]), max(c.stage[i], c.stage[r])
 		}
 		switch {
-		case in.Op == kernel.Load:
-			c.level[i] = c.along(k.Operands[in.A])
+		case in.Op == kernel.Load || in.Op == kernel.Take:
+			c.level[i] = max(c.level[i], c.along(k.Operands[in.A]))
 		case in.Op == kernel.Index:
 			c.level[i] = perPoint
 			if k.Reduced > 0 && int(in.A) < k.Spaces[0]-k.Reduced {
@@ -100,7 +100,7 @@ func (c *code) along(o kernel.Operand) level {
 // ways counts what a walk visits: the operands, then the indices. A way is the number of one of them.
 func (c *code) ways() int { return len(c.k.Operands) + len(c.index) }
 
-// way returns the way of a LOAD, STORE or INDEX.
+// way returns the way of a LOAD, TAKE, STORE or INDEX.
 func (c *code) way(i int) int {
 	in := &c.k.Code[i]
 	if in.Op != kernel.Index {
@@ -115,12 +115,15 @@ func (c *code) way(i int) int {
 	return at
 }
 
+// taken reports whether a way is an operand of a TAKE. Threads read such an operand element by element.
+func (c *code) taken(way int) bool { return way < len(c.k.Operands) && c.k.Operands[way].Takes() >= 0 }
+
 // used reports, by way, whether the code accesses it at each point.
 func (c *code) used() []bool {
 	used := make([]bool, c.ways())
 	for i := range c.k.Code {
 		switch c.k.Code[i].Op {
-		case kernel.Load, kernel.Store, kernel.Index:
+		case kernel.Load, kernel.Take, kernel.Store, kernel.Index:
 			if c.needed[i] && c.level[i] == perPoint {
 				used[c.way(i)] = true
 			}
@@ -175,7 +178,7 @@ func (c *code) schedule(keep bool) (makes [][]bool, kept []bool) {
 			return 0
 		}
 		w := cost(in.Op)
-		if in.Op == kernel.Load {
+		if in.Op == kernel.Load || in.Op == kernel.Take {
 			w = cheap + 1
 		}
 		for _, r := range registers(in) {

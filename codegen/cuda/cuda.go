@@ -39,6 +39,7 @@ type Operand struct {
 	Buffer  uint32
 	Address uint64
 	Strides []int64
+	Taken   int64 // the size of the dim from which a TAKE takes
 }
 
 // Number is a Python number, or the element of a tensor without dims.

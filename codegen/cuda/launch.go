@@ -67,7 +67,7 @@ func (c *code) place(at *Instance, d Device) *placed {
 	if p.walks[0].points == 0 {
 		return nil
 	}
-	p.variant.Wide = !c.small(p.walks)
+	p.variant.Wide = !c.small(at, p.walks)
 	if c.k.Reduced > 0 {
 		c.placeReduction(p, d)
 	} else {
@@ -97,7 +97,7 @@ func (c *code) placeMap(p *placed) {
 	v.Template = Pointwise
 	if len(p.walks) == 1 && c.cross(p.walks[0], used) {
 		v.Template, v.Vector = Transpose, 1
-		v.Walks = []Pattern{pattern(p.walks[0], used)}
+		v.Walks = []Pattern{c.pattern(p.walks[0], used)}
 		return
 	}
 	for f, w := range p.walks {
@@ -108,7 +108,7 @@ func (c *code) placeMap(p *placed) {
 		for i := range c.index {
 			here[len(c.k.Operands)+i] = f == 0
 		}
-		v.Walks = append(v.Walks, pattern(w, here))
+		v.Walks = append(v.Walks, c.pattern(w, here))
 	}
 	v.Vector = c.vector(p, p.walks, v.Walks)
 }
@@ -124,7 +124,7 @@ func (c *code) cross(w *walk, used []bool) bool {
 	for d := range r - 1 {
 		bytes := int64(0)
 		for i := range c.k.Operands {
-			if used[i] && w.strides[i][d] == 1 && w.strides[i][r-1] > 1 {
+			if used[i] && !c.taken(i) && w.strides[i][d] == 1 && w.strides[i][r-1] > 1 {
 				bytes += sizeOf(c.k.Operands[i].DType)
 			}
 		}
@@ -140,7 +140,7 @@ func (c *code) cross(w *walk, used []bool) bool {
 	for _, s := range w.strides {
 		turned.strides = append(turned.strides, append(append(slices.Clone(s[:best]), s[best+1:r-1]...), s[best], s[r-1]))
 	}
-	shape := pattern(turned, used)
+	shape := c.pattern(turned, used)
 	if tile := c.tile(&shape); c.tileBytes(&shape) > sharedBytes || tile*tile/mapThreads*int64(c.weight()) > mostCode {
 		return false
 	}
@@ -286,7 +286,7 @@ func (c *code) placeReduction(p *placed, d Device) {
 		}
 		kept.Ways[i] = string(letters)
 	}
-	v.Walks = []Pattern{kept, pattern(points, used)}
+	v.Walks = []Pattern{kept, c.pattern(points, used)}
 	v.Vector = 1
 	switch {
 	case c.columns(rows, points, used):

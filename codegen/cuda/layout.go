@@ -61,6 +61,12 @@ func layout(c *code, v *Variant) *arguments {
 		a.pointers = append(a.pointers, i)
 		add(func(p *placed) uint64 { return p.at.Operands[i].Address }, "%s%s* a%d", qualifier, memory(o.DType), i)
 	}
+	for i := range c.k.Operands {
+		if c.taken(i) && c.touched(i) {
+			number(func(p *placed) int64 { return p.at.Operands[i].Taken }, "t%d", i)
+			number(func(p *placed) int64 { return p.at.Operands[i].Strides[c.k.Operands[i].Takes()] }, "p%d", i)
+		}
+	}
 	for i, n := range c.k.Code {
 		if c.needed[i] && n.Op == kernel.Number {
 			a.numbers = append(a.numbers, NumberWord{len(a.fields), int(n.A), n.Class})
@@ -107,7 +113,8 @@ func layout(c *code, v *Variant) *arguments {
 // touched reports whether the code loads or stores an operand.
 func (c *code) touched(operand int) bool {
 	for i, n := range c.k.Code {
-		if c.needed[i] && (n.Op == kernel.Load || n.Op == kernel.Store) && int(n.A) == operand {
+		memory := n.Op == kernel.Load || n.Op == kernel.Take || n.Op == kernel.Store
+		if c.needed[i] && memory && int(n.A) == operand {
 			return true
 		}
 	}

@@ -34,7 +34,7 @@ func (p *printer) pointwise() {
 		if i < len(p.k.Operands) && p.reads(i) {
 			p.declare(&p.v.Walks[p.home(i)], i)
 		}
-		if i >= len(p.k.Operands) || p.writes(i) {
+		if p.offset(i) {
 			p.line("%s o%d[%d];", p.index, i, u)
 		}
 	}
@@ -45,7 +45,7 @@ func (p *printer) pointwise() {
 		shape := &p.v.Walks[w]
 		p.line("{")
 		p.place(w, "p", func(int) bool { return true }, func(i int, offset string) {
-			if i >= len(p.k.Operands) || p.writes(i) {
+			if p.offset(i) {
 				p.line("o%d[u] = %s;", i, offset)
 			}
 			if i < len(p.k.Operands) && p.reads(i) {
@@ -64,7 +64,7 @@ func (p *printer) pointwise() {
 	p.each("k", v)
 	p.points(func(i int) string {
 		w := p.home(p.way(i))
-		return p.element(&p.v.Walks[w], w, i)
+		return p.element(&p.v.Walks[w], w, i, plain)
 	}, func(operand uint64, value string) { p.line("y%d.set(k, %s);", operand, value) })
 	p.line("}")
 	for i := range p.k.Operands {
@@ -76,7 +76,12 @@ func (p *printer) pointwise() {
 	p.line("}")
 }
 
-// points prints the code of a map's point; element gives the text of a LOAD or INDEX.
+// offset reports whether a map's thread needs the offset of a way after the loads.
+func (p *printer) offset(way int) bool {
+	return way >= len(p.k.Operands) || p.taken(way) || p.writes(way)
+}
+
+// points prints the code of a map's point; element gives the text of a LOAD, TAKE or INDEX.
 func (p *printer) points(element func(i int) string, store func(operand uint64, value string)) {
 	for i := range p.k.Code {
 		n := &p.k.Code[i]
@@ -84,7 +89,7 @@ func (p *printer) points(element func(i int) string, store func(operand uint64, 
 		case !p.needed[i] || p.level[i] != perPoint:
 		case n.Op == kernel.Store:
 			store(n.A, p.stored(n.A, plain(n.B)))
-		case n.Op == kernel.Load || n.Op == kernel.Index:
+		case n.Op == kernel.Load || n.Op == kernel.Take || n.Op == kernel.Index:
 			p.line("const %s r%d = %s;", register(n.Class), i, element(i))
 		default:
 			p.define(i, plain)
@@ -117,7 +122,7 @@ func (p *printer) transpose() {
 	t.rows(true)
 	for i := range p.k.Operands {
 		if t.used[i] && p.reads(i) && !shape.crossed(i) {
-			p.line("x%d[s] = load<1, %t>(a.a%d + %s, in);", i, p.apart(i), i, t.offset(i))
+			p.line("x%d[s] = load<1, %t>(a.a%d + %s, in);", i, p.apart(i), i, t.spot(i))
 		}
 	}
 	p.line("}")
@@ -126,7 +131,7 @@ func (p *printer) transpose() {
 		for i := range p.k.Operands {
 			if t.crossed(i) && p.reads(i) {
 				p.line("t%d[(y + s * %d) * %d + x] = load<1, %t>(a.a%d + %s, in).get(0);",
-					i, t.step, t.pitch(i), p.apart(i), i, t.offset(i))
+					i, t.step, t.pitch(i), p.apart(i), i, t.spot(i))
 			}
 		}
 		p.line("}")
@@ -138,7 +143,7 @@ func (p *printer) transpose() {
 		t.rows(false)
 		for i := range p.k.Operands {
 			if t.crossed(i) && p.writes(i) {
-				p.line("if (in) a.a%d[%s] = t%d[(y + s * %d) * %d + x];", i, t.offset(i), i, t.step, t.pitch(i))
+				p.line("if (in) a.a%d[%s] = t%d[(y + s * %d) * %d + x];", i, t.spot(i), i, t.step, t.pitch(i))
 			}
 		}
 		p.line("}")
@@ -170,8 +175,8 @@ func (t *transposer) any(has func(i int) bool) bool {
 
 func (t *transposer) pitch(way int) int64 { return pitch(t.tile, sizeOf(t.k.Operands[way].DType)) }
 
-// offset is that of point i, j.
-func (t *transposer) offset(way int) string {
+// spot is the offset of point i, j.
+func (t *transposer) spot(way int) string {
 	r := t.shape.Rank
 	return fmt.Sprintf("g%d", way) + t.term(t.shape, way, r-1, "i") + t.term(t.shape, way, r-2, "j")
 }
@@ -225,7 +230,10 @@ func (t *transposer) points() {
 		way := t.way(i)
 		switch {
 		case way >= len(t.k.Operands):
-			return t.offset(way)
+			return t.spot(way)
+		case t.taken(way):
+			taken := t.take(i, t.spot(way), plain(t.k.Code[i].B))
+			return t.loaded(i, fmt.Sprintf("in ? %s : %s{}", taken, t.dtype(way)))
 		case t.shape.crossed(way):
 			return t.loaded(i, square(way))
 		}
@@ -235,7 +243,7 @@ func (t *transposer) points() {
 		if t.shape.crossed(way) {
 			t.line("%s = %s;", square(way), value)
 		} else {
-			t.line("if (in) a.a%d[%s] = %s;", way, t.offset(way), value)
+			t.line("if (in) a.a%d[%s] = %s;", way, t.spot(way), value)
 		}
 	})
 	t.line("}")

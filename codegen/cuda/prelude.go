@@ -151,6 +151,8 @@ static __device__ void scatter(M* to, const vector<V, M>& from, I stride, I left
   }
 }
 `},
+	{"within", nil, `static __device__ long long within(long long p, long long n) { return p < 0 ? 0 : p < n ? p : n - 1; }
+`},
 	// Division by a number that is known at launch. A 32-bit division by any other number takes some twenty instructions.
 	{"over", nil, `static __device__ int over(int n, unsigned long long by) {
   return (__umulhi((unsigned)n, (unsigned)by) + (unsigned)n) >> (unsigned)(by >> 32);

@@ -173,6 +173,8 @@ func (p *printer) uniforms() {
 		case !p.needed[i] || p.level[i] != uniform || n.Op == kernel.Store:
 		case n.Op == kernel.Load:
 			p.line("const %s r%d = %s;", register(n.Class), i, p.loaded(i, p.at(int(n.A), fmt.Sprintf("a.a%d", n.A))))
+		case n.Op == kernel.Take:
+			p.line("const %s r%d = %s;", register(n.Class), i, p.loaded(i, p.take(i, "0", plain(n.B))))
 		default:
 			p.define(i, plain)
 		}
@@ -258,6 +260,13 @@ func (p *printer) at(way int, address string) string {
 	return fmt.Sprintf("%s<%t>(%s)", p.helper("at"), p.apart(way), address)
 }
 
+// take is the element of TAKE i at an offset and a position.
+func (p *printer) take(i int, offset, position string) string {
+	way := p.way(i)
+	return p.at(way, fmt.Sprintf("a.a%d + %s + (%s)%s(%s, a.t%d) * (%s)a.p%d",
+		way, offset, p.index, p.helper("within"), position, way, p.index, way))
+}
+
 // access prints the load of a way's vector at offset `at` into x<way>[u].
 func (p *printer) access(shape *Pattern, w, way int, at string) {
 	name := fmt.Sprintf("x%d[u]", way)
@@ -281,18 +290,22 @@ func (p *printer) declare(shape *Pattern, way int) {
 	p.line("vector<%d, %s> x%d[%d];", v, p.dtype(way), way, p.unroll)
 }
 
-// element returns the text of LOAD or INDEX i for element k of vector u.
-func (p *printer) element(shape *Pattern, w, i int) string {
+// element returns the text of LOAD, TAKE or INDEX i for element k of vector u; from gives the text of a register.
+func (p *printer) element(shape *Pattern, w, i int, from func(reg uint64) string) string {
 	way := p.way(i)
 	n := &p.k.Code[i]
-	if n.Op == kernel.Index {
+	if n.Op == kernel.Index || n.Op == kernel.Take {
+		offset := fmt.Sprintf("o%d[u]", way)
 		switch shape.inner(way) {
-		case '0':
-			return fmt.Sprintf("o%d[u]", way)
 		case '1':
-			return fmt.Sprintf("o%d[u] + k", way)
+			offset += " + k"
+		case 's':
+			offset += fmt.Sprintf(" + k * (%s)a.s%d_%d_%d", p.index, way, w, shape.Rank-1)
 		}
-		return fmt.Sprintf("o%d[u] + k * a.s%d_%d_%d", way, way, w, shape.Rank-1)
+		if n.Op == kernel.Index {
+			return offset
+		}
+		return p.loaded(i, fmt.Sprintf("k < left[u] ? %s : %s{}", p.take(i, offset, from(n.B)), p.dtype(way)))
 	}
 	if shape.inner(way) == '0' {
 		return p.loaded(i, fmt.Sprintf("x%d[u].get(0)", way))

@@ -157,6 +157,8 @@ func (r *reducer) rows(stage int) {
 			n.Op == kernel.Load:
 		case n.Op == kernel.Index:
 			r.line("const long long r%d = g%d;", i, r.way(i))
+		case n.Op == kernel.Take:
+			r.line("const %s r%d = %s;", register(n.Class), i, r.loaded(i, r.take(i, fmt.Sprintf("g%d", n.A), plain(n.B))))
 		default:
 			r.define(i, plain)
 		}
@@ -201,6 +203,8 @@ func (r *reducer) pass(pass int) {
 			reads = append(reads, int(n.A))
 		case n.Op == kernel.Index && makes[i]:
 			places = append(places, r.way(i))
+		case n.Op == kernel.Take && makes[i] && !slices.Contains(places, int(n.A)):
+			places = append(places, int(n.A))
 		case n.Op == kernel.Store && last:
 			places = append(places, int(n.A))
 			writes = append(writes, int(n.A))
@@ -266,7 +270,7 @@ func (r *reducer) compute(pass int, makes []bool, shape *Pattern, v int) {
 	from := func(reg uint64) string {
 		if r.level[reg] == perPoint && !makes[reg] {
 			if r.k.Code[reg].Op == kernel.Load {
-				return r.element(shape, 1, int(reg))
+				return r.element(shape, 1, int(reg), nil)
 			}
 			return fmt.Sprintf("k%d[u * %d + k]", reg, v)
 		}
@@ -281,9 +285,13 @@ func (r *reducer) compute(pass int, makes []bool, shape *Pattern, v int) {
 			r.line("y%d.set(k, %s);", n.A, r.stored(n.A, from(n.B)))
 		case !makes[i] || n.Op.Reduces() || n.Op == kernel.Store:
 		case n.Op == kernel.Load || n.Op == kernel.Index:
-			r.line("const %s r%d = %s;", register(n.Class), i, r.element(shape, 1, i))
+			r.line("const %s r%d = %s;", register(n.Class), i, r.element(shape, 1, i, from))
 		default:
-			r.define(i, from)
+			if n.Op == kernel.Take {
+				r.line("const %s r%d = %s;", register(n.Class), i, r.element(shape, 1, i, from))
+			} else {
+				r.define(i, from)
+			}
 			if r.kept[i] {
 				r.line("k%d[u * %d + k] = r%d;", i, v, i)
 			}

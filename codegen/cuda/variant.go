@@ -75,8 +75,8 @@ func (v *Variant) String() string {
 	return b.String()
 }
 
-// pattern returns the pattern of a walk, with "-" for ways that are not used.
-func pattern(w *walk, used []bool) Pattern {
+// pattern returns the pattern of a walk, with "-" for ways that are not used. An operand of a TAKE has no stride 1.
+func (c *code) pattern(w *walk, used []bool) Pattern {
 	p := Pattern{Rank: w.rank(), Ways: make([]string, len(used))}
 	for i, is := range used {
 		if !is {
@@ -88,7 +88,7 @@ func pattern(w *walk, used []bool) Pattern {
 			switch {
 			case s == 0:
 				letters[d] = '0'
-			case s == 1 && d >= w.rank()-2:
+			case s == 1 && d >= w.rank()-2 && !c.taken(i):
 				letters[d] = '1'
 			default:
 				letters[d] = 's'

@@ -126,7 +126,7 @@ func (c *code) walks(at *Instance) []*walk {
 // small reports whether 32 bits hold all point numbers and offsets. The last block also computes some beyond the end:
 // fewer than 2^16 points or, if a block has a square, less than the square's side along each dim. Rows of a reduction
 // have no points beyond the end.
-func (c *code) small(walks []*walk) bool {
+func (c *code) small(at *Instance, walks []*walk) bool {
 	const most, beyond, side = 1<<31 - 1<<16, 1 << 16, 64
 	for _, w := range walks {
 		if w.points > most {
@@ -135,6 +135,12 @@ func (c *code) small(walks []*walk) bool {
 	}
 	for i := range walks[0].strides {
 		reach := int64(1)
+		if c.taken(i) {
+			o := &at.Operands[i]
+			if reach += (o.Taken - 1) * o.Strides[c.k.Operands[i].Takes()]; reach > most {
+				return false
+			}
+		}
 		for j, w := range walks {
 			for d, s := range w.strides[i] {
 				last := w.sizes[d] - 1

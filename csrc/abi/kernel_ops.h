@@ -20,6 +20,7 @@ enum {
   MYC_K_SUM = 9,
   MYC_K_MAX = 10,
   MYC_K_MIN = 11,
+  MYC_K_TAKE = 12,
   MYC_K_NEG = 16,
   MYC_K_ABS = 17,
   MYC_K_SQRT = 18,

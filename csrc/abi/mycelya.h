@@ -306,7 +306,10 @@ typedef struct myc_prog myc_prog;
 //   kernel   = nspaces { rank } nreduced noperands { operand } nnumbers ninstrs { instr }
 //   operand  = dtype access(MYC_K_READ | MYC_K_WRITE) space rank { along }
 //                                                             per dim of the tensor: 1 + the dim of the index space
-//                                                             along which it runs, no two the same; 0: its size is 1
+//                                                             along which it runs, no two the same; 0: its size is 1;
+//                                                             MYC_K_MAX_RANK + 1: each TAKE has a position along it. An
+//                                                             operand has one such dim at most, is then in space 0, only
+//                                                             read, and only by TAKE
 //   instr    = head a b c                                     head: op:0..7 (MYC_K_*) class:8..15; unused words are 0
 // The loop runs over index space 0, whose last nreduced dims are reduced; without them no instruction reduces. The
 // other index spaces have the same number of points in the same (row-major) order. Only kernels without reduced dims
@@ -318,6 +321,10 @@ typedef struct myc_prog myc_prog;
 // registers that a ROUND has rounded. Integers are I64 registers that a ROUND has wrapped. A byte loaded as B8 is 0
 // or 1.
 //   LOAD a:operand                             reads an element
+//   TAKE a:operand b:register                  reads the element at a position (I64) along the operand's dim without a
+//                                              place; one below 0 is 0, and one past the end is the last. An instance
+//                                              fits if that dim has elements. The operand must share no memory with one
+//                                              that is written
 //   STORE a:operand b:register                 the operand runs along all dims, unless the register has one value for
 //                                              each point of the dims that are not reduced: then along those, or all
 //   NUMBER a:index b:dtype                     an instance fits if the dtype represents its number; 0: any fits

@@ -161,6 +161,8 @@ func (w *writer) call(id ir.NodeID) string {
 	switch {
 	case known.Whole != "":
 		return known.Whole
+	case known.Point == catalogue.Concatenated:
+		return w.concatenate(id)
 	case known.Point != catalogue.NoPoint:
 		return "it stays a call inside a kernel"
 	case n.Flags&^ir.FlagRNG != 0 || n.Flags != 0 && known.rules == nil:

@@ -31,6 +31,7 @@ const (
 	formChannels
 	formSingle
 	formIota
+	formTake
 	formWithin
 	formGroups
 	formDraw
@@ -39,7 +40,7 @@ const (
 // forms are the words of expressions that are not own ops.
 var forms = map[string]form{
 	"f32": formTo, "f64": formTo, "cast": formCast, "as": formAs, "flat": formFlat, "unsq": formUnsqueeze,
-	"chan": formChannels, "single": formSingle, "iota": formIota, "within": formWithin, "groups": formGroups,
+	"chan": formChannels, "single": formSingle, "iota": formIota, "take": formTake, "within": formWithin, "groups": formGroups,
 	"draw": formDraw,
 }
 
@@ -54,7 +55,7 @@ type expr struct {
 	keep     bool     // formReduce: reduced dims stay as 1
 	dims     dims     // formReduce
 	dtype    ir.DType // formTo
-	dim      dim      // formIota, formWithin, formSingle, formUnsqueeze
+	dim      dim      // formIota, formTake, formWithin, formSingle, formUnsqueeze
 }
 
 // dim is a dim of an operand, from the end if it is negative.
@@ -204,7 +205,8 @@ func (r *rule) readOp(words []string) (expr, []string) {
 		switch {
 		case i == 1 && plain == formReduce:
 			e.dims, rest = r.dims(rest[0]), rest[1:]
-		case i == 1 && (plain == formIota || plain == formUnsqueeze), i == 2 && (plain == formWithin || plain == formSingle):
+		case i == 1 && (plain == formIota || plain == formUnsqueeze),
+			i == 2 && (plain == formTake || plain == formWithin || plain == formSingle):
 			e.dim, rest = r.dim(rest[0]), rest[1:]
 		case i == 3 && plain == formWithin:
 			e.name, rest = r.known(rest[0]), rest[1:]

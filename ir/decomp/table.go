@@ -10,8 +10,12 @@ import "github.com/mycelya/mycelya/catalogue"
 const Draw = "mycelya::dropout_mask"
 
 const (
-	// Iota is the operator that gives the position of each element of a tensor along a dim.
+	// Iota is the operator that gives the position of each element of its result along a dim, its only operand.
 	Iota = "mycelya::iota"
+	// Take is the operator that takes elements of its first operand at the positions in the second, along a dim. The
+	// result has the sizes to which the two broadcast, where the first has size 1 along that dim. A kernel clamps a
+	// position that is none.
+	Take = "mycelya::take"
 	// Within is the operator that fails if an element of its first operand is neither a position along a dim of a size,
 	// its second operand, nor its third.
 	Within = "mycelya::expect_within"

@@ -161,6 +161,7 @@ func taint(k *kernel.Kernel) (inexact []bool, steady bool) {
 		switch {
 		case n.Op == kernel.Store:
 			use(i, n.B)
+		case n.Op == kernel.Take: // its position is exact
 		case n.Op > kernel.Index:
 			use(i, n.A)
 			if n.Op >= kernel.Add {
@@ -177,7 +178,9 @@ func taint(k *kernel.Kernel) (inexact []bool, steady bool) {
 func (d *drawer) instr() {
 	k := d.k
 	c := oneOf(d, kernel.F32, kernel.F32, kernel.F32, kernel.F64, kernel.I64, kernel.B8)
-	switch d.pick(12) {
+	switch d.pick(14) {
+	case 12, 13:
+		d.take()
 	case 0:
 		bits := math.Float64bits(oneOf(d, 0.5, -2, 3, math.Inf(1), math.Inf(-1), math.NaN(), math.Copysign(0, -1), 1e-40,
 			1e300, 0.1))
@@ -217,6 +220,25 @@ func (d *drawer) instr() {
 	default:
 		d.compute(c)
 	}
+}
+
+// take reads an operand at the positions in a register.
+func (d *drawer) take() {
+	position, ok := d.register(kernel.I64, true)
+	if !ok {
+		return
+	}
+	var dims []int
+	for v := range d.k.Spaces[0] {
+		if d.chance(0.5) {
+			dims = append(dims, v)
+		}
+	}
+	d.operand(kernel.Read, 0, dims)
+	at := len(d.k.Operands) - 1
+	o := &d.k.Operands[at]
+	o.Along = slices.Insert(o.Along, d.pick(len(o.Along)+1), kernel.Taken)
+	d.emit(kernel.Instr{Op: kernel.Take, Class: kernel.ClassOf(o.DType), A: uint64(at), B: position}, false)
 }
 
 func (d *drawer) compute(c kernel.Class) {
@@ -305,7 +327,8 @@ func levels(k *kernel.Kernel) []bool {
 		case kernel.Store, kernel.Number, kernel.Const, kernel.Count, kernel.Sum, kernel.Max, kernel.Min:
 		case kernel.Index:
 			out[i] = int(n.A) >= k.Spaces[0]-k.Reduced
-		case kernel.Load:
+		case kernel.Load, kernel.Take:
+			out[i] = n.Op == kernel.Take && out[n.B]
 			o := k.Operands[n.A]
 			for _, d := range o.Along {
 				out[i] = out[i] || int(d) >= k.Spaces[o.Space]-k.Reduced
@@ -427,9 +450,11 @@ func (d *drawer) sizesOf(k *kernel.Kernel, o kernel.Operand, b *bound) tensor {
 	space := b.sizes[spaceStart(k, o.Space):][:k.Spaces[o.Space]]
 	t := tensor{sizes: make([]int64, len(o.Along)), strides: make([]int64, len(o.Along))}
 	for j, along := range o.Along {
-		t.sizes[j] = 1
-		if along >= 0 {
+		switch t.sizes[j] = 1; {
+		case along >= 0:
 			t.sizes[j] = space[along]
+		case along == kernel.Taken:
+			t.sizes[j] = int64(1 + d.pick(9))
 		}
 	}
 	return t

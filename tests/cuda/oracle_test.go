@@ -101,7 +101,11 @@ func newJob(k *kernel.Kernel, instances []*bound, buffers [][]byte, sms int) *jo
 		var bases []uint64
 		for i, t := range b.tensors {
 			address := uint64(t.offset) * uint64(ir.DType(k.Operands[i].DType).Size())
-			in.Operands = append(in.Operands, cuda.Operand{Buffer: uint32(t.buffer), Address: address, Strides: t.strides})
+			operand := cuda.Operand{Buffer: uint32(t.buffer), Address: address, Strides: t.strides}
+			if d := k.Operands[i].Takes(); d >= 0 {
+				operand.Taken = t.sizes[d]
+			}
+			in.Operands = append(in.Operands, operand)
 			bases = append(bases, at[t.buffer])
 		}
 		j.bases = append(j.bases, bases)

@@ -4,6 +4,7 @@
 package ref
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 	"slices"
@@ -59,6 +60,7 @@ func points(o kernel.Operand, w *eval.Tensor, sizes []int64) (*eval.Tensor, erro
 	}
 	for i, d := range o.Along {
 		switch {
+		case d == kernel.Taken:
 		case d < 0 && w.Sizes[i] != 1, d >= 0 && w.Sizes[i] != sizes[d]:
 			return nil, fmt.Errorf("dim %d of an operand has size %d, its kernel has %v", i, w.Sizes[i], sizes)
 		case d >= 0:
@@ -119,6 +121,8 @@ func (x *instance) run(n kernel.Instr) (*eval.Tensor, error) {
 			return x.load(n)
 		case kernel.Store:
 			return nil, x.store(n)
+		case kernel.Take:
+			return x.take(n)
 		}
 		return x.index(n)
 	case catalogue.GroupValue:
@@ -199,6 +203,53 @@ func (x *instance) load(n kernel.Instr) (*eval.Tensor, error) {
 		reg.Sizes, reg.Strides = x.spaces[0], eval.Contiguous(x.spaces[0])
 	}
 	return reg, err
+}
+
+// take returns a register with the elements at the positions in another.
+func (x *instance) take(n kernel.Instr) (*eval.Tensor, error) {
+	o, t, err := x.operand(n)
+	if err != nil {
+		return nil, err
+	}
+	at := x.regs[n.B]
+	for d := range t.Sizes {
+		if !slices.Contains(o.Along, int8(d)) {
+			t.Sizes[d] = at.Sizes[d]
+		}
+	}
+	positions, err := copied(kernel.I64, t.Sizes, at)
+	if err != nil {
+		return nil, err
+	}
+	from := x.r.tensor(x.at.Tensors[n.A] / 2)
+	d := o.Takes()
+	size, stride := from.Sizes[d], from.Strides[d]
+	if size == 0 {
+		return nil, fmt.Errorf("operand %d has nothing to take", n.A)
+	}
+	reg, err := eval.New(registers[n.Class], t.Sizes, nil)
+	if err != nil {
+		return nil, err
+	}
+	index := make([]int64, len(t.Sizes))
+	for i := range len(positions.Data) / 8 {
+		one := &eval.Tensor{DType: t.DType, Data: t.Data, Offset: t.Offset}
+		for d, p := range index {
+			one.Offset += p * t.Strides[d]
+		}
+		one.Offset += min(max(int64(binary.LittleEndian.Uint64(positions.Data[8*i:])), 0), size-1) * stride
+		to := &eval.Tensor{DType: reg.DType, Data: reg.Data, Offset: int64(i)}
+		if err := eval.Eval(ir.OpCast, []eval.Arg{{Tensor: one}}, to); err != nil {
+			return nil, err
+		}
+		for d := len(index) - 1; d >= 0; d-- {
+			if index[d]++; index[d] < t.Sizes[d] {
+				break
+			}
+			index[d] = 0
+		}
+	}
+	return reg, nil
 }
 
 func (x *instance) store(n kernel.Instr) error {

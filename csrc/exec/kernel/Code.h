@@ -28,7 +28,7 @@ struct Node {
   Level level = Level::kUniform;
   uint32_t stage = 0;                                   // the number of passes before it can be computed
   uint32_t from[3] = {kNone, kNone, kNone};             // nodes
-  uint32_t operand = kNone;                             // LOAD, STORE, INDEX
+  uint32_t operand = kNone;                             // LOAD, STORE, INDEX, TAKE
   uint64_t bits = 0;                                    // NUMBER: its index; CONST: its value; ROUND: the dtype
   c10::ScalarType rounds = c10::ScalarType::Undefined;  // the dtype to which the result is rounded
   uint32_t then = 0;                                    // a second op, on the result and the last operand; 0: none
@@ -38,7 +38,7 @@ struct Node {
   uint32_t spot = kNone, only = kNone;
 };
 
-// One step for all values of a tile. fn is null for a load, and for a PointStep. Of a WHERE with a spot, fn copies the
+// One step for all values of a tile. fn is null for a load or a TAKE, and for a PointStep. Of a WHERE with a spot, fn copies the
 // last operand, and the one point is set afterwards.
 struct Step {
   Fn fn = nullptr;
@@ -112,6 +112,7 @@ struct Kernel::Code {
   // all values across passes; `anew` keeps none and computes them again in each pass.
   kernel::Schedule along, lanes, along_near, along_anew, lanes_anew;
   bool picks = false;  // some reduction is a maximum or minimum
+  bool takes = false;  // there is a TAKE
   uint64_t cost = 1;   // per point, in simple instructions
 };
 

@@ -135,6 +135,19 @@ void Load(void* to, const void* from, int64_t n0, int64_t s0, int64_t n1, int64_
   }
 }
 
+// Elements at offsets. Runs of neighbours are moved together.
+template <class C>
+void Gather(void* to, const void* from, const int64_t* at, int64_t n) {
+  auto* d = static_cast<typename C::Class*>(to);
+  const auto* s = static_cast<const typename C::Memory*>(from);
+  for (int64_t i = 0; i < n;) {
+    int64_t run = 1;
+    while (i + run < n && at[i + run] == at[i] + run) ++run;
+    C::FromRow(d + i, s + at[i], run);
+    i += run;
+  }
+}
+
 template <class C>
 void Store(void* to, const void* from, int64_t n0, int64_t s0, int64_t n1, int64_t s1) {
   auto* d = static_cast<typename C::Memory*>(to);

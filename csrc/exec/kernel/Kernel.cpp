@@ -69,7 +69,16 @@ class Parser {
     const uint32_t rank = in_.Index("the rank of a kernel's operand", MYC_K_MAX_RANK + 1);
     uint32_t seen = 0;
     for (uint32_t i = 0; i < rank; ++i) {
-      const uint32_t along = in_.Index("the dim along which an operand runs", k_.spaces[o.space] + 1);
+      const uint64_t along = in_.Next("the dim along which an operand runs");
+      if (along == MYC_K_MAX_RANK + 1) {
+        TORCH_CHECK_VALUE(o.taken < 0 && o.space == 0 && o.access == MYC_K_READ, "BUG: operand ", k_.operands.size(),
+                          " of a kernel can't be taken from, because of its index space, access or dims.");
+        o.taken = static_cast<int>(i);
+        o.along.push_back(kTaken);
+        continue;
+      }
+      TORCH_CHECK_VALUE(along <= k_.spaces[o.space], "BUG: the dim along which an operand runs is ", along, " of ",
+                        k_.spaces[o.space] + 1, ".");
       TORCH_CHECK_VALUE(along == 0 || (seen & 1u << along) == 0, "BUG: operand ", k_.operands.size(),
                         " of a kernel runs twice along dim ", along - 1, ".");
       seen |= 1u << along;
@@ -146,6 +155,7 @@ class Parser {
     const auto of = [&](uint32_t i) { return holds_[n.from[i]]; };
     switch (n.op) {
       case MYC_K_LOAD:
+      case MYC_K_TAKE:
         return k_.operands[n.operand].dtype;
       case MYC_K_ROUND:
         return static_cast<c10::ScalarType>(n.bits);
@@ -186,10 +196,25 @@ class Parser {
     switch (n.op) {
       case MYC_K_LOAD: {
         const KernelOperand& o = Operand(words[0], MYC_K_READ, "read");
+        TORCH_CHECK_VALUE(o.taken < 0, "BUG: instruction ", at_, " of a kernel loads operand ", words[0],
+                          ", which has no place without a position.");
         CheckClass(n.cls, RegisterClass(o.dtype));
         n.operand = static_cast<uint32_t>(words[0]);
         n.level = LevelOf(DimsOf(o));
         Rest(words, 1);
+        return Add(n);
+      }
+      case MYC_K_TAKE: {
+        const KernelOperand& o = Operand(words[0], MYC_K_READ, "read");
+        TORCH_CHECK_VALUE(o.taken >= 0, "BUG: instruction ", at_, " of a kernel takes from operand ", words[0],
+                          ", which has no dim for that.");
+        CheckClass(n.cls, RegisterClass(o.dtype));
+        n.operand = static_cast<uint32_t>(words[0]);
+        n.level = LevelOf(DimsOf(o));
+        const uint64_t position[3] = {words[1], words[2], 0};
+        Take(n, position, 1);
+        CheckClass(At(n.from[0]).cls, MYC_K_I64);
+        code_.takes = true;
         return Add(n);
       }
       case MYC_K_NUMBER:
@@ -414,8 +439,11 @@ bool Fits(const Kernel& kernel, const KernelInstance& at, const char** why) {
     int64_t reach = 1;
     for (size_t d = 0; d < o.along.size(); ++d) {
       const int64_t size = at.operands[i].sizes[d], stride = at.operands[i].strides[d];
-      if (size != (o.along[d] < 0 ? 1 : spaces[o.space][o.along[d]]))
+      if (o.along[d] == kTaken) {
+        if (size <= 0) return no("an operand has nothing to take");
+      } else if (size != (o.along[d] < 0 ? 1 : spaces[o.space][o.along[d]])) {
         return no("an operand's size is not that of its index space");
+      }
       if (stride < 0) return no("a stride is negative");
       int64_t far = 0;
       if (size > 1 && (!Multiply(size - 1, stride, &far) || __builtin_add_overflow(reach, far, &reach))) {

@@ -22,8 +22,12 @@ struct KernelOperand {
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   uint32_t access = 0;  // MYC_K_READ | MYC_K_WRITE
   uint32_t space = 0;
-  std::vector<int8_t> along;  // by dim of its tensor: the dim of the space, or -1 if the size is 1
+  std::vector<int8_t> along;  // by dim of its tensor: the dim of the space, -1 if the size is 1, or kTaken
+  int taken = -1;             // the dim of its tensor that is kTaken
 };
+
+// Along such a dim, each TAKE has its own position.
+inline constexpr int8_t kTaken = -2;
 
 struct Kernel {
   std::vector<uint32_t> spaces;  // ranks of the index spaces

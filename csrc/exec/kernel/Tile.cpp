@@ -388,6 +388,10 @@ MoveFn StoreOf(c10::ScalarType dtype) {
   return ForDtype(dtype, [](auto c) -> MoveFn { return Store<decltype(c)>; });
 }
 
+GatherFn GatherOf(c10::ScalarType dtype) {
+  return ForDtype(dtype, [](auto c) -> GatherFn { return Gather<decltype(c)>; });
+}
+
 template <class T>
 struct ClassOf;
 template <>
@@ -426,7 +430,8 @@ Fn Round(uint32_t cls, c10::ScalarType dtype) {
 namespace mycelya::exec::kernel {
 namespace {
 
-constexpr Tiles kTiles = {Compute, Rounded, PairOp, Cast, Round, Reduce, ReduceLanes, LoadOf, StoreOf, Index};
+constexpr Tiles kTiles = {Compute, Rounded, PairOp, Cast, Round, Reduce, ReduceLanes, LoadOf, StoreOf, Index,
+                          GatherOf};
 
 }  // namespace
 

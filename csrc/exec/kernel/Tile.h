@@ -19,6 +19,9 @@ using Fn = void (*)(void* d, const void* a, const void* b, const void* c, int64_
 // the first index.
 using MoveFn = void (*)(void* to, const void* from, int64_t n0, int64_t s0, int64_t n1, int64_t s1);
 
+// to[i] = from[at[i]] for n values, from memory to a dense tile.
+using GatherFn = void (*)(void* to, const void* from, const int64_t* at, int64_t n);
+
 // Bits of a shape: the operand is one value and not a tile.
 inline constexpr uint32_t kOneA = 1, kOneB = 2, kOneC = 4;
 
@@ -41,6 +44,7 @@ struct Tiles {
   MoveFn (*load)(c10::ScalarType dtype);
   MoveFn (*store)(c10::ScalarType dtype);
   MoveFn index;
+  GatherFn (*gather)(c10::ScalarType dtype);
 };
 
 const Tiles& TilesDefault();

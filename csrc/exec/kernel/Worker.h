@@ -35,6 +35,7 @@ class Worker {
           o.dtype == c10::ScalarType::Float || o.dtype == c10::ScalarType::Double || o.dtype == c10::ScalarType::Long;
       moves_.push_back({tiles_.load(o.dtype), tiles_.store(o.dtype), static_cast<int64_t>(c10::elementSize(o.dtype)),
                         ClassBytes(RegisterClass(o.dtype)), exact, 0});
+      gather_.push_back(tiles_.gather(o.dtype));
     }
   }
 
@@ -50,15 +51,17 @@ class Worker {
                   pairs = traversal.loop_order == LoopOrder::kLanes && traversal.repeats > 1
                               ? round(traversal.tile / 2 * 8)
                               : 0,
-                  kept = round(schedule_->kept_bytes * kept_points);
-    char* p = memory_.Get(static_cast<size_t>(uniforms + rows + reductions + tiles + pairs + kept));
+                  kept = round(schedule_->kept_bytes * kept_points),
+                  takes = c_.takes ? round(8 * std::max(traversal.tile, lanes_)) : 0;
+    char* p = memory_.Get(static_cast<size_t>(uniforms + rows + reductions + tiles + pairs + kept + takes));
     kept_points_ = kept_points;
     uniforms_ = p;
     rows_ = p += uniforms;
     accumulators_ = p += rows;
     tiles_at_ = p += reductions;
     pairs_ = p += tiles;
-    kept_ = p + pairs;
+    kept_ = p += pairs;
+    takes_ = reinterpret_cast<int64_t*>(p + kept);
     std::fill(base_.begin(), base_.end(), 0);
     for (size_t i = 0; i < c_.nodes.size(); ++i) {
       reg_[i] = c_.nodes[i].level == Level::kRow ? rows_ + c_.row_offsets[i] * lanes_ : uniforms_ + i * 8;
@@ -264,7 +267,7 @@ class Worker {
       if (at >= 0 && at < t_->spaces[1].points) {
         for (const Step& s : p.steps) {
           if (s.fn == nullptr) {
-            LoadPoint(c_.nodes[s.node].operand, i, at, value(s.node, i));
+            LoadPoint(s, i, at, value(s.from[0], i), value(s.node, i));
           } else {
             s.fn(value(s.node, i), value(s.from[0], i), value(s.from[1], i), value(s.from[2], i), 1);
           }
@@ -274,8 +277,9 @@ class Worker {
       f.finish(OfRow(f.node, i, 1), accumulator, nullptr, nullptr, 1);
     }
   }
-  // Loads the element of an operand at row i of the unit and index `at` of the reduced dim.
-  void LoadPoint(uint32_t operand, int64_t i, int64_t at, char* to) const {
+  // Loads or takes the element of an operand at row i of the unit and index `at` of the reduced dim.
+  void LoadPoint(const Step& s, int64_t i, int64_t at, const char* position, char* to) const {
+    const uint32_t operand = c_.nodes[s.node].operand;
     const Space &kept = t_->spaces[0], &points = t_->spaces[1];
     int64_t offset = base_[operand];
     for (uint32_t d = 0; !OneRow() && d < kept.rank; ++d) {
@@ -287,8 +291,38 @@ class Worker {
       std::memcpy(to, &offset, sizeof offset);
       return;
     }
+    if (c_.nodes[s.node].op == MYC_K_TAKE) offset += Shift(operand, position);
     const Moves& m = moves_[operand];
     m.load(to, t_->at->operands[operand].data + offset * m.bytes, 1, 1, 1, 1);
+  }
+
+  // The offset of a position along the dim of an operand from which a TAKE takes.
+  int64_t Shift(uint32_t operand, const char* position) const {
+    const KernelOperandAt& at = t_->at->operands[operand];
+    const int d = k_.operands[operand].taken;
+    int64_t p = 0;
+    std::memcpy(&p, position, sizeof p);
+    return std::clamp<int64_t>(p, 0, at.sizes[d] - 1) * at.strides[d];
+  }
+  // A TAKE of m rows of n values. A position is a tile, or one value for each row or for all.
+  void Take(const Step& s, const Region& region, int64_t n, int64_t m) {
+    const uint32_t operand = c_.nodes[s.node].operand, from = s.from[0];
+    int64_t* to = takes_;
+    for (const Part& part : region.parts) {
+      const Area r = AreaOf(operand, region, part);
+      tiles_.index(to, &r.offset, r.n0, r.s0, r.n1, r.s1);
+      to += part.n0 * part.n1;
+    }
+    const Level level = c_.nodes[from].level;
+    const bool of_rows = c_.nodes[s.node].level == Level::kRow;  // then the position of each row is one of n values
+    const bool tile = level == Level::kElement ||
+                      (level == Level::kRow && (of_rows || t_->loop_order == LoopOrder::kLanes));
+    to = takes_;
+    for (int64_t i = 0; i < m; ++i) {
+      const char* position = of_rows ? reg_[from] : OfRow(from, i, n);
+      for (int64_t j = 0; j < n; ++j) *to++ += Shift(operand, tile ? position + 8 * j : position);
+    }
+    gather_[operand](reg_[s.node], t_->at->operands[operand].data, takes_, n * m);
   }
   void Reduce(const ReduceStep& f, int64_t n, int64_t m) {
     char* to = AccumulatorOf(f);
@@ -315,6 +349,11 @@ class Worker {
       case MYC_K_LOAD:
         moves_[n.operand].load(reg_[s.node], t_->at->operands[n.operand].data, 1, 1, 1, 1);
         return;
+      case MYC_K_TAKE: {
+        const Moves& m = moves_[n.operand];
+        const int64_t offset = Shift(n.operand, reg_[s.from[0]]);
+        return m.load(reg_[s.node], t_->at->operands[n.operand].data + offset * m.bytes, 1, 1, 1, 1);
+      }
       case MYC_K_NUMBER: {
         const KernelNumber& v = t_->at->numbers[n.bits];
         return v.integral ? Put(s.node, v.whole) : Put(s.node, v.real);
@@ -478,12 +517,14 @@ class Worker {
   void ReadRow(const Step& s) {
     const Node& n = c_.nodes[s.node];
     if (!OneRow()) {
+      if (n.op == MYC_K_TAKE) return Take(s, regions_[0], n_, 1);
       Read(n.operand, regions_[0], false, reg_[s.node]);
     } else if (n.operand >= k_.operands.size()) {
       std::memcpy(reg_[s.node], &base_[n.operand], 8);
     } else {
       const Moves& m = moves_[n.operand];
-      m.load(reg_[s.node], t_->at->operands[n.operand].data + base_[n.operand] * m.bytes, 1, 1, 1, 1);
+      const int64_t offset = base_[n.operand] + (n.op == MYC_K_TAKE ? Shift(n.operand, reg_[s.from[0]]) : 0);
+      m.load(reg_[s.node], t_->at->operands[n.operand].data + offset * m.bytes, 1, 1, 1, 1);
     }
   }
 
@@ -556,6 +597,8 @@ class Worker {
       const Step& s = pass.steps[i];
       if (s.fn != nullptr) {
         Call(s, n, m);
+      } else if (c_.nodes[s.node].op == MYC_K_TAKE) {
+        Take(s, RegionOf(c_.nodes[s.node].operand), n, m);
       } else {
         char* to = reg_[s.node];
         const uint32_t operand = c_.nodes[s.node].operand;
@@ -576,6 +619,7 @@ class Worker {
   const Kernel::Code& c_;
   const Tiles& tiles_;
   std::vector<Moves> moves_;
+  std::vector<GatherFn> gather_;    // by operand
   std::vector<char*> slots_;        // by pass and step
   std::vector<size_t> slots_of_;    // by pass
   std::vector<Stream> streams_[2];  // [now_]: prefetched now, found by the unit before; [1 - now_]: found by this unit
@@ -591,6 +635,7 @@ class Worker {
   int64_t first_ = 0;  // along: the index of the tile's first reduced point
   char *uniforms_ = nullptr, *rows_ = nullptr, *accumulators_ = nullptr, *tiles_at_ = nullptr, *pairs_ = nullptr,
        *kept_ = nullptr;
+  int64_t* takes_ = nullptr;  // offsets of a tile's elements
 };
 
 }  // namespace
