@@ -279,7 +279,7 @@ func (c *coder) take(id ir.NodeID) uint64 {
 // iota emits the position of a point along a dim of the node's operand.
 func (c *coder) iota(id ir.NodeID) uint64 {
 	space, along := c.group.Place(c.g.Nodes[id].First)
-	d := along[c.g.NodeArgs(id)[0].V]
+	d := along[c.g.NodeArgs(id)[1].V]
 	if d < 0 { // it has one element
 		return c.constant(ir.Arg{Kind: ir.ArgInt}, ir.I64)
 	}

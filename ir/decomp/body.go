@@ -512,7 +512,7 @@ func (w *writer) dim(d dim, rank int) (int, string) {
 
 // iota gives the position of each element of a tensor of these sizes along a dim.
 func (w *writer) iota(dims []ir.Dim, d int) term {
-	id := w.add(ir.Node{Op: ir.OpCall, Name: w.out.Intern(Iota)}, []ir.Arg{{Kind: ir.ArgInt, V: int64(d)}},
+	id := w.add(ir.Node{Op: ir.OpCall, Name: w.out.Intern(Iota)}, []ir.Arg{w.ints(dims), {Kind: ir.ArgInt, V: int64(d)}},
 		[]ir.Type{{DType: ir.I64, Dims: dims}})
 	return term{v: w.out.Nodes[id].First, is: true}
 }

@@ -10,7 +10,7 @@ import "github.com/mycelya/mycelya/catalogue"
 const Draw = "mycelya::dropout_mask"
 
 const (
-	// Iota is the operator that gives the position of each element of its result along a dim, its only operand.
+	// Iota is the operator that gives the position of each element along a dim. Its arguments are the sizes and the dim.
 	Iota = "mycelya::iota"
 	// Take is the operator that takes elements of its first operand at the positions in the second, along a dim. The
 	// result has the sizes to which the two broadcast, where the first has size 1 along that dim. A kernel clamps a

@@ -297,6 +297,39 @@ CASES: dict[str, Case] = {
         [SPECIAL, torch.tensor([[1], [0], [0]])],
     ),
     "aten::gather columns": (between(lambda x: x.gather(0, x.argmin(0, True))), [X]),
+    "aten::embedding": (
+        lambda w, i: F.embedding(i, w.neg().contiguous()) * 2 + 1,
+        [X, PLACE],
+    ),
+    "aten::embedding of rows": (
+        lambda w, i: F.layer_norm(F.embedding(i, w) + w[0], [7]),
+        [X, torch.tensor([[4, 0, 2], [1, 1, 3]])],
+    ),
+    "aten::embedding narrow indices": (
+        between(lambda w, i: F.embedding(i.int(), w.abs(), padding_idx=2)),
+        [X, torch.tensor([4, 0, 2])],
+    ),
+    "aten::cat": (lambda x, y: torch.cat((x, y), 1).neg() * 2, [X, Y]),
+    "aten::cat of three": (
+        lambda x, y, z: torch.cat((x * 2, y.abs(), z[:2].exp()), 0).relu() + 1,
+        [X, Y, Z],
+    ),
+    "aten::cat of views": (
+        lambda x: torch.cat((-x[..., 3:], x.transpose(-1, -2).mT[..., :3]), -1) * x,
+        [IMAGE.repeat(1, 1, 1, 2)[..., :6].contiguous()],
+    ),
+    "aten::cat special": (
+        lambda x, y: torch.cat((x, y), -1).mul(2).sum(1),
+        [SPECIAL, SPECIAL.flip(0)],
+    ),
+    "aten::cat of dtypes": (
+        lambda x, y: torch.cat((x, (y * 9).int()), 1) / 2,
+        [X, Y],
+    ),
+    "aten::cat of bools": (
+        lambda x, m: torch.cat((x > 1, m), 0).logical_not(),
+        [X, MASK],
+    ),
     "aten::scatter_add": (
         between(lambda x, y: x.scatter_add(1, x.argmax(1, True), y.sum(1, True))),
         [X, Y],

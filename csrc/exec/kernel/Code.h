@@ -38,8 +38,8 @@ struct Node {
   uint32_t spot = kNone, only = kNone;
 };
 
-// One step for all values of a tile. fn is null for a load or a TAKE, and for a PointStep. Of a WHERE with a spot, fn copies the
-// last operand, and the one point is set afterwards.
+// One step for all values of a tile. fn is null for a load or a TAKE, and for a PointStep. Of a WHERE with a spot, fn
+// copies the last operand, and the one point is set afterwards.
 struct Step {
   Fn fn = nullptr;
   uint32_t node = kNone;

@@ -430,8 +430,7 @@ Fn Round(uint32_t cls, c10::ScalarType dtype) {
 namespace mycelya::exec::kernel {
 namespace {
 
-constexpr Tiles kTiles = {Compute, Rounded, PairOp, Cast, Round, Reduce, ReduceLanes, LoadOf, StoreOf, Index,
-                          GatherOf};
+constexpr Tiles kTiles = {Compute, Rounded, PairOp, Cast, Round, Reduce, ReduceLanes, LoadOf, StoreOf, Index, GatherOf};
 
 }  // namespace
 

@@ -315,8 +315,8 @@ class Worker {
     }
     const Level level = c_.nodes[from].level;
     const bool of_rows = c_.nodes[s.node].level == Level::kRow;  // then the position of each row is one of n values
-    const bool tile = level == Level::kElement ||
-                      (level == Level::kRow && (of_rows || t_->loop_order == LoopOrder::kLanes));
+    const bool tile =
+        level == Level::kElement || (level == Level::kRow && (of_rows || t_->loop_order == LoopOrder::kLanes));
     to = takes_;
     for (int64_t i = 0; i < m; ++i) {
       const char* position = of_rows ? reg_[from] : OfRow(from, i, n);

@@ -8,10 +8,10 @@
 #include <ATen/WrapDimUtils.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include <optional>
@@ -147,14 +147,30 @@ void ExpectClose(at::Tensor& /*first*/, const at::Tensor& got, const at::Tensor&
 // Does nothing. Declared to write `self` and read `first`, it poisons `self` if `first` is poisoned.
 void After(at::Tensor& /*self*/, const at::Tensor& /*first*/) {}
 
-// i64, like `x`: the position of each element along a dim.
-at::Tensor Iota(const at::Tensor& x, int64_t dim) {
-  dim = at::maybe_wrap_dim(dim, x.dim());
-  std::vector<int64_t> sizes(x.dim(), 1);
-  const at::Tensor out = at::empty_like(x, at::kLong);
-  if (x.dim() == 0) return out.zero_();
-  sizes[dim] = x.size(dim);
-  return out.copy_(at::arange(x.size(dim), out.options()).view(sizes));
+// i64[size]: the position of each element along a dim.
+at::Tensor Iota(at::IntArrayRef size, int64_t dim) {
+  const auto options = at::TensorOptions(at::kLong).device(Executor::Current().device().device());
+  if (size.empty()) return at::zeros({}, options);
+  dim = at::maybe_wrap_dim(dim, static_cast<int64_t>(size.size()));
+  std::vector<int64_t> line(size.size(), 1);
+  line[dim] = size[dim];
+  return at::arange(size[dim], options).view(line).expand(size).contiguous();
+}
+
+// The elements of `x` at positions along a dim. `x`, with size 1 along that dim, and `index` broadcast.
+at::Tensor Take(const at::Tensor& x, const at::Tensor& index, int64_t dim) {
+  const int64_t rank = std::max(x.dim(), index.dim()), at = dim + rank - x.dim(), n = x.size(dim);
+  std::vector<int64_t> from(rank, 1), sizes(rank, 1);
+  for (int64_t d = 0; d < rank; ++d) {
+    const int64_t own = d - rank + x.dim(), other = d - rank + index.dim();
+    if (own >= 0) from[d] = x.size(own);
+    if (own >= 0 && d != at) sizes[d] = from[d];
+    if (other >= 0 && sizes[d] == 1) sizes[d] = index.size(other);
+  }
+  const at::Tensor places = index.to(at::kLong).clamp(0, n - 1).expand(sizes);
+  const at::Tensor all = x.reshape(from);
+  sizes[at] = n;
+  return all.expand(sizes).gather(at, places);
 }
 
 // Fails unless each index is at least 0 and less than `size`, or ignored. The guard of the operator does it.
@@ -173,7 +189,8 @@ TORCH_LIBRARY(mycelya, m) {
   m.def("reset_memory_stats(int what) -> ()", &ResetMemoryStats);
   m.def("capability() -> Tensor", &Capability);
   m.def("has_operators(str schemas) -> Tensor", &HasOperators);
-  m.def("iota(Tensor x, int dim) -> Tensor", &Iota);
+  m.def("iota(int[] size, int dim) -> Tensor", &Iota);
+  m.def("take(Tensor x, Tensor index, int dim) -> Tensor", &Take);
   m.def("expect_within(Tensor indices, int size, int? ignored) -> ()", &ExpectWithin);
   m.def("dropout_mask(int[] size, float p, int[] stride=[]) -> Tensor", &DropoutMask);
   m.def("expect_close(Tensor(a!) first, Tensor got, Tensor want, Tensor[] operands, str what, float tolerance) -> ()",

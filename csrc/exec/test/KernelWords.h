@@ -25,10 +25,10 @@ class Code {
  public:
   explicit Code(KernelWords spaces, uint64_t reduced = 0) : spaces_(std::move(spaces)), reduced_(reduced) {}
 
-  // along: dims of the index space, -1 for a dim of size 1.
+  // along: dims of the index space, -1 for a dim of size 1, kTaken.
   uint64_t Operand(c10::ScalarType dtype, uint64_t access, const std::vector<int>& along, uint64_t space = 0) {
     operands_.insert(operands_.end(), {ToCode(dtype), access, space, along.size()});
-    for (const int d : along) operands_.push_back(static_cast<uint64_t>(d + 1));
+    for (const int d : along) operands_.push_back(static_cast<uint64_t>(d == kTaken ? MYC_K_MAX_RANK + 1 : d + 1));
     return noperands_++;
   }
   uint64_t Number() { return nnumbers_++; }

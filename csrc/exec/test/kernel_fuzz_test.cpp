@@ -6,6 +6,7 @@
 #include <ATen/ops/randint.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstdlib>
 #include <map>
@@ -148,7 +149,7 @@ class Case {
     std::shuffle(order.begin(), order.end(), r_);
     std::vector<int64_t> shape(dims.size()), back(dims.size());
     for (size_t i = 0; i < order.size(); ++i) {
-      shape[i] = sizes_[dims[order[i]]];
+      shape[i] = dims[order[i]] == kTaken ? 1 + Draw(r_, 6) : sizes_[dims[order[i]]];
       back[order[i]] = static_cast<int64_t>(i);
     }
     const int64_t skip = !dims.empty() && Draw(r_, 3) == 0 ? 2 : 1;
@@ -176,6 +177,8 @@ class Case {
       for (const int64_t d : Dims(Rank())) {
         if (Draw(r_, 4) != 0) dims.push_back(d);
       }
+      if (Draw(r_, 3) == 0)
+        dims.insert(dims.begin() + Draw(r_, static_cast<int64_t>(dims.size()) + 1), static_cast<int64_t>(kTaken));
       AddOperand(dims, dtype, MYC_K_READ);
     }
     inputs_ = tensors_.size();
@@ -192,6 +195,9 @@ class Case {
       if (instrs_[i].cls == cls && instrs_[i].op != MYC_K_STORE && !instrs_[i].hidden) of.push_back(i);
     }
     return of[Draw(r_, static_cast<int64_t>(of.size()))];
+  }
+  bool Taken(size_t operand) const {
+    return std::find(dims_[operand].begin(), dims_[operand].end(), kTaken) != dims_[operand].end();
   }
   bool RowOf(uint64_t reg) const { return instrs_[reg].row; }
 
@@ -242,10 +248,13 @@ class Case {
 
   void MakeInstrs(bool spots) {
     const auto kept = static_cast<size_t>(Rank() - reduced_);
+    const auto row_of = [&](size_t i) {
+      return std::all_of(dims_[i].begin(), dims_[i].end(), [&](int64_t d) { return d < static_cast<int64_t>(kept); });
+    };
     for (size_t i = 0; i < inputs_; ++i) {
-      const bool row = dims_[i].empty() || static_cast<size_t>(dims_[i].back()) < kept;
-      Add({MYC_K_LOAD, ClassOf(tensors_[i].scalar_type()), i, 0, 0, row});
+      if (!Taken(i)) Add({MYC_K_LOAD, ClassOf(tensors_[i].scalar_type()), i, 0, 0, row_of(i)});
     }
+    for (const uint64_t cls : {MYC_K_I64, MYC_K_B8, MYC_K_F64}) Const(cls, 2, 1);
     Add({MYC_K_CONST, MYC_K_F64, std::bit_cast<uint64_t>(3.0), 0, 0, true});
     Add({MYC_K_CONST, MYC_K_I64, 5, 0, 0, true});
     if (Rank() > 0) {
@@ -263,7 +272,11 @@ class Case {
       }
       const int64_t what = Draw(r_, 10);
       const uint64_t a = Pick(cls), b = Pick(cls);
-      if (what == 0) {
+      const auto from = static_cast<size_t>(Draw(r_, static_cast<int64_t>(inputs_)));
+      if (Taken(from) && Draw(r_, 2) == 0) {
+        const uint64_t position = Pick(MYC_K_I64);
+        Add({MYC_K_TAKE, ClassOf(tensors_[from].scalar_type()), from, position, 0, row_of(from) && RowOf(position)});
+      } else if (what == 0) {
         const uint64_t c = Pick(MYC_K_B8);
         Add({MYC_K_WHERE, cls, c, a, b, RowOf(a) && RowOf(b) && RowOf(c)});
       } else if (what == 9 && cls == MYC_K_F64) {  // a product with 1 or -1, so that results stay exact
@@ -293,7 +306,7 @@ class Case {
       std::vector<int64_t> dims = Dims(row ? static_cast<int64_t>(kept) : Rank());
       std::shuffle(dims.begin(), dims.end(), r_);
       const auto in = static_cast<size_t>(Draw(r_, static_cast<int64_t>(inputs_)));
-      const bool in_place = !row && static_cast<int64_t>(dims_[in].size()) == Rank() && !rewritten_[in] &&
+      const bool in_place = !row && !Taken(in) && static_cast<int64_t>(dims_[in].size()) == Rank() && !rewritten_[in] &&
                             tensors_[in].scalar_type() == dtype;
       if (in_place) dims = dims_[in];
       const uint64_t operand = AddOperand(dims, dtype, MYC_K_WRITE);
@@ -309,8 +322,16 @@ class Case {
 
   int64_t Offset(const at::Tensor& t, const std::vector<int64_t>& dims, const std::vector<int64_t>& at) const {
     int64_t offset = 0;
-    for (size_t i = 0; i < dims.size(); ++i) offset += at[dims[i]] * t.stride(static_cast<int64_t>(i));
+    for (size_t i = 0; i < dims.size(); ++i) {
+      if (dims[i] != kTaken) offset += at[dims[i]] * t.stride(static_cast<int64_t>(i));
+    }
     return offset;
+  }
+  // The offset of a position along the dim from which an operand is taken.
+  int64_t Shift(uint64_t operand, int64_t position) const {
+    const at::Tensor& t = tensors_[operand];
+    const auto d = std::find(dims_[operand].begin(), dims_[operand].end(), kTaken) - dims_[operand].begin();
+    return std::clamp<int64_t>(position, 0, t.size(d) - 1) * t.stride(d);
   }
   static Value Get(const at::Tensor& t, int64_t offset) {
     switch (t.scalar_type()) {
@@ -366,6 +387,9 @@ class Case {
           switch (s.op) {
             case MYC_K_LOAD:
               reg[i][p] = Get(tensors_[s.a], Offset(tensors_[s.a], dims_[s.a], at[p]));
+              break;
+            case MYC_K_TAKE:
+              reg[i][p] = Get(tensors_[s.a], Offset(tensors_[s.a], dims_[s.a], at[p]) + Shift(s.a, reg[s.b][p].whole));
               break;
             case MYC_K_CONST:
               reg[i][p] = {std::bit_cast<double>(s.a), static_cast<int64_t>(s.a)};

@@ -108,6 +108,28 @@ TEST(KernelRefusals, OperandsAndSpaces) {
     c.Operand(T::Half, MYC_K_READ, {1, 1});
     ExpectRefused(c, "BUG: operand 0 of a kernel runs twice along dim 1.");
   }
+  for (const std::vector<int>& along : {std::vector<int>{kTaken, kTaken}, {0, kTaken}}) {
+    Code c({1});
+    c.Operand(T::Half, along.front() == 0 ? MYC_K_WRITE : MYC_K_READ, along);
+    ExpectRefused(c, "BUG: operand 0 of a kernel can't be taken from, because of its index space, access or dims.");
+  }
+  {
+    Code c({1});
+    c.Load(c.Operand(T::Float, MYC_K_READ, {kTaken}), MYC_K_F32);
+    ExpectRefused(c, "BUG: instruction 0 of a kernel loads operand 0, which has no place without a position.");
+  }
+  {
+    Code c({1});
+    const uint64_t x = c.Operand(T::Float, MYC_K_READ, {0}), i = c.Op(MYC_K_CONST, MYC_K_I64);
+    c.Op(MYC_K_TAKE, MYC_K_F32, x, i);
+    ExpectRefused(c, "BUG: instruction 1 of a kernel takes from operand 0, which has no dim for that.");
+  }
+  {
+    Code c({1});
+    const uint64_t x = c.Operand(T::Float, MYC_K_READ, {kTaken}), i = c.Op(MYC_K_CONST, MYC_K_F32);
+    c.Op(MYC_K_TAKE, MYC_K_F32, x, i);
+    ExpectRefused(c, "BUG: instruction 1 of a kernel has a F32 where a I64 belongs.");
+  }
   for (const T dtype : {T::ComplexFloat, T::UInt64, T::Float8_e5m2}) {
     Code c({1});
     c.Operand(dtype, MYC_K_READ, {0});
