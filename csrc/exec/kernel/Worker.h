@@ -317,12 +317,21 @@ class Worker {
     const bool of_rows = c_.nodes[s.node].level == Level::kRow;  // then the position of each row is one of n values
     const bool tile =
         level == Level::kElement || (level == Level::kRow && (of_rows || t_->loop_order == LoopOrder::kLanes));
+    const KernelOperandAt& at = t_->at->operands[operand];
+    const int d = k_.operands[operand].taken;
+    const int64_t last = at.sizes[d] - 1, stride = at.strides[d];
     to = takes_;
-    for (int64_t i = 0; i < m; ++i) {
+    for (int64_t i = 0; i < m; ++i, to += n) {
       const char* position = of_rows ? reg_[from] : OfRow(from, i, n);
-      for (int64_t j = 0; j < n; ++j) *to++ += Shift(operand, tile ? position + 8 * j : position);
+      if (tile) {
+        const auto* positions = reinterpret_cast<const int64_t*>(position);
+        for (int64_t j = 0; j < n; ++j) to[j] += std::clamp<int64_t>(positions[j], 0, last) * stride;
+      } else {
+        const int64_t shift = Shift(operand, position);
+        for (int64_t j = 0; j < n; ++j) to[j] += shift;
+      }
     }
-    gather_[operand](reg_[s.node], t_->at->operands[operand].data, takes_, n * m);
+    gather_[operand](reg_[s.node], at.data, takes_, n * m);
   }
   void Reduce(const ReduceStep& f, int64_t n, int64_t m) {
     char* to = AccumulatorOf(f);
