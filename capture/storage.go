@@ -11,11 +11,13 @@ import (
 // storage is the state of a storage while the builder reads a trace: the SSA value of its whole content. Every write
 // replaces the value.
 //
-// The value's type is a shape that covers the storage exactly, from its first byte. If the trace made the storage or
-// saw it first as a whole, that shape is the defining geometry, or the matrix of which that is the transposed view. If
-// the first operand on an input is a window, the input has no such shape, and its byte count is not a multiple of an
-// element size for all size vectors. So its value is flat bytes, u8[bytes], and each operand on it is a view, also one
-// with the defining geometry. A write of the whole storage in other sizes gives the value these sizes.
+// The value's type is a shape that covers the storage exactly, from its first byte:
+//   - The defining geometry, if the trace made the storage, or if the first operand is all of an input in row-major order
+//     or in another order than transposed.
+//   - The matrix in memory, if the first operand is all of an input as a transposed matrix.
+//   - Flat bytes, u8[bytes], if the first operand on an input is a part of it. The byte count is not a multiple of an
+//     element size for all size vectors. Each operand is then a view, also one with the defining geometry.
+//   - The sizes of a call's operand, if the call has written all of the storage in these sizes.
 type storage struct {
 	value   ir.ValueID
 	define  geometry // the geometry of a SAME operand

@@ -74,7 +74,7 @@ func (f *finder) refusedDType(id ir.NodeID) ir.DType {
 		values = append(values, n.First+ir.ValueID(i))
 	}
 	for _, v := range values {
-		if d := g.Types[v].DType; !computes(d) || storageOnly(d) {
+		if d := g.Types[v].DType; !computes(d) || d.Stored() {
 			return d
 		}
 	}
@@ -170,13 +170,10 @@ func obstacleToOwn(g *ir.Graph, id ir.NodeID) obstacle {
 // computes reports whether kernels have registers for a dtype.
 func computes(d ir.DType) bool { return kernel.ClassOf(uint8(d)) != 0 }
 
-// storageOnly reports whether PyTorch supports little more than copies for a dtype.
-func storageOnly(d ir.DType) bool { return d == ir.U16 || d == ir.U32 || d == ir.U64 }
-
 // requireArithmetic refuses storage-only dtypes: PyTorch's operator raises the error.
 func requireArithmetic(g *ir.Graph, args []ir.Arg) obstacle {
 	for _, a := range args {
-		if storageOnly(g.Types[a.V].DType) {
+		if g.Types[a.V].DType.Stored() {
 			return dtype
 		}
 	}

@@ -371,7 +371,7 @@ func (f *finder) joinReductions(a, b int) bool {
 // corresponding maps the dims of the points of two reductions of one rank: by a loop whose values both read, perhaps in
 // other dim orders, else in order.
 func (f *finder) corresponding(a, b int) []int8 {
-	along := make([]int8, len(f.clusters[a].spaces[0]))
+	rank := len(f.clusters[a].spaces[0])
 	for _, id := range f.clusters[a].members {
 		for _, v := range f.g.Operands(id) {
 			def := f.g.Def[f.g.Root(v)]
@@ -387,9 +387,7 @@ func (f *finder) corresponding(a, b int) []int8 {
 			if whyA != "" || whyB != "" || toA.flat || toB.flat || toA.from != toB.from {
 				continue
 			}
-			for d := range along {
-				along[d] = -1
-			}
+			along := slices.Repeat([]int8{-1}, rank)
 			for i, d := range toA.along {
 				if d >= 0 {
 					along[d] = toB.along[i]
@@ -400,6 +398,7 @@ func (f *finder) corresponding(a, b int) []int8 {
 			}
 		}
 	}
+	along := make([]int8, rank)
 	for d := range along {
 		along[d] = int8(d)
 	}

@@ -40,6 +40,15 @@ func (d DType) Reaches(v float64) bool {
 	return !(math.Abs(v) > most) || math.IsInf(v, 0)
 }
 
+// Stored reports whether PyTorch supports little more than copies for a dtype.
+func (d DType) Stored() bool { return d == U16 || d == U32 || d == U64 }
+
+// Normal is the largest n for which a float dtype has 2^n and 2^-n as normal numbers, 0 for any other dtype.
+func (d DType) Normal() int {
+	_, exponent := math.Frexp(dtypes[d].Largest)
+	return max(exponent-2, 0)
+}
+
 // Exactly reports whether a 16-bit float represents a number exactly. For any other dtype it is true.
 func (d DType) Exactly(v float64) bool {
 	bits, least := 0, 0.0
@@ -88,7 +97,7 @@ func Promote(a, b DType) (DType, bool) {
 	if a.Class() > b.Class() { // the kinds are declared in the order in which they win
 		a, b = b, a
 	}
-	wide := func(d DType) bool { return d == U16 || d == U32 || d == U64 } // ATen promotes these to floats only
+	wide := DType.Stored // ATen promotes these to floats only
 	if wide(a) || wide(b) {
 		return b, b.Is(Floats)
 	}

@@ -107,13 +107,14 @@ func (p *printer) graph() {
 	p.f("graph %s %s {\n", quoteUnlessPlain(p.g.Name), quoteUnlessPlain(p.g.Reason))
 	if len(p.order) > 0 {
 		p.text("  dims")
+		also := p.g.also()
 		for _, i := range p.order {
 			s := &p.g.Syms[i]
 			p.f(" %s=%d@", p.names[i], s.First)
 			switch q := s.Quotient; {
 			case q == nil:
 				p.f("%d", s.Slot)
-				for _, also := range p.g.also(i) {
+				for _, also := range also[SymDim(i)] {
 					p.f(",%d", also)
 				}
 			case len(q.By) == 0:

@@ -56,12 +56,13 @@ func (g *Graph) UnifyDims(a, b Dim) bool {
 	return true
 }
 
-// also lists the parameter words, besides those that an op makes equal, that must hold the value of symbol i, which
-// represents itself.
-func (g *Graph) also(i int) (slots []uint32) {
-	for j := range g.Syms {
-		if len(g.Syms[j].Also) > 0 && g.Same(SymDim(j), SymDim(i)) {
-			slots = append(slots, g.Syms[j].Also...)
+// also lists, by the dim that represents a symbol, the further parameter words that must hold its value.
+func (g *Graph) also() map[Dim][]uint32 {
+	slots := map[Dim][]uint32{}
+	for i, s := range g.Syms {
+		if len(s.Also) > 0 {
+			d := g.Find(SymDim(i))
+			slots[d] = append(slots[d], s.Also...)
 		}
 	}
 	return slots

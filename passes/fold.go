@@ -228,8 +228,7 @@ func (c *candidate) number(v ir.ValueID, want float64) bool {
 // arithmeticTwin is the guard of SubOfZero and MulOfOne. The near misses are a result of another dtype, and dtypes that
 // PyTorch stores only: its operator raises the error.
 func arithmeticTwin(c *candidate) bool {
-	d := c.t.DType
-	return twin(c) && d != ir.U16 && d != ir.U32 && d != ir.U64
+	return twin(c) && !c.t.DType.Stored()
 }
 
 // integerTwin is the guard of AddOfZero. The near miss is a float: -0.0 + 0.0 is 0.0.
@@ -252,9 +251,8 @@ func secondIsPower(c *candidate) bool {
 // the divisor and its inverse as normal numbers. The near misses are a divisor whose inverse overflows, a complex
 // quotient, and one of integers, which has the default dtype.
 func exactInverse(c *candidate) bool {
-	normal := map[ir.DType]int{ir.F16: 14, ir.BF16: 126, ir.F32: 126, ir.F64: 1022}[c.t.DType]
 	_, exponent := math.Frexp(c.numberOf(c.y))
-	return c.typeOf(c.x).DType == c.t.DType && max(exponent-1, 1-exponent) <= normal
+	return c.typeOf(c.x).DType == c.t.DType && max(exponent-1, 1-exponent) <= c.t.DType.Normal()
 }
 
 func multiplyByInverse(c *candidate) {
