@@ -12,11 +12,11 @@ import (
 // replaces the value.
 //
 // The value's type is a shape that covers the storage exactly, from its first byte:
-//   - The defining geometry, if the trace made the storage, or if the first operand is all of an input in row-major order
-//     or in another order than transposed.
+//   - The defining geometry, if the trace made the storage, or if the first operand is all of an input in row-major
+//     order or in another order than transposed.
 //   - The matrix in memory, if the first operand is all of an input as a transposed matrix.
-//   - Flat bytes, u8[bytes], if the first operand on an input is a part of it. The byte count is not a multiple of an
-//     element size for all size vectors. Each operand is then a view, also one with the defining geometry.
+//   - Flat bytes, u8[bytes], if the first operand on an input is a part of it. The byte count is not a multiple of
+//     an element size for all size vectors. Each operand is then a view, also one with the defining geometry.
 //   - The sizes of a call's operand, if the call has written all of the storage in these sizes.
 type storage struct {
 	value   ir.ValueID

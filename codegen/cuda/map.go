@@ -232,8 +232,7 @@ func (t *transposer) points() {
 		case way >= len(t.k.Operands):
 			return t.spot(way)
 		case t.taken(way):
-			taken := t.take(i, t.spot(way), plain(t.k.Code[i].B))
-			return t.loaded(i, fmt.Sprintf("in ? %s : %s{}", taken, t.dtype(way)))
+			return t.loaded(i, t.takeIf("in", i, t.spot(way), plain(t.k.Code[i].B)))
 		case t.shape.crossed(way):
 			return t.loaded(i, square(way))
 		}

@@ -87,6 +87,13 @@ static __device__ T at(const T* from) {
   return to;
 }
 `},
+	{"at_if", []string{"at"}, `template <bool Apart, class T>
+static __device__ T at_if(bool in, const T* from) {
+  T to = {};
+  if (in) to = at<Apart>(from);
+  return to;
+}
+`},
 	// A vector of up to 16 aligned bytes is one access. At the end of the data there is one access per element. Small
 	// elements stay in whole words until they are used: to take them apart, a thread must wait for the access, and several
 	// accesses are to be under way at once.

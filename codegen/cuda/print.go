@@ -262,9 +262,19 @@ func (p *printer) at(way int, address string) string {
 
 // take is the element of TAKE i at an offset and a position.
 func (p *printer) take(i int, offset, position string) string {
+	return p.at(p.way(i), p.addressOf(i, offset, position))
+}
+
+// takeIf is the element of TAKE i if a condition holds; otherwise nothing is read.
+func (p *printer) takeIf(condition string, i int, offset, position string) string {
+	address := p.addressOf(i, offset, position)
+	return fmt.Sprintf("%s<%t>(%s, %s)", p.helper("at_if"), p.apart(p.way(i)), condition, address)
+}
+
+func (p *printer) addressOf(i int, offset, position string) string {
 	way := p.way(i)
-	return p.at(way, fmt.Sprintf("a.a%d + %s + (%s)%s(%s, a.t%d) * (%s)a.p%d",
-		way, offset, p.index, p.helper("within"), position, way, p.index, way))
+	return fmt.Sprintf("a.a%d + %s + (%s)%s(%s, a.t%d) * (%s)a.p%d",
+		way, offset, p.index, p.helper("within"), position, way, p.index, way)
 }
 
 // access prints the load of a way's vector at offset `at` into x<way>[u].
@@ -305,7 +315,7 @@ func (p *printer) element(shape *Pattern, w, i int, from func(reg uint64) string
 		if n.Op == kernel.Index {
 			return offset
 		}
-		return p.loaded(i, fmt.Sprintf("k < left[u] ? %s : %s{}", p.take(i, offset, from(n.B)), p.dtype(way)))
+		return p.loaded(i, p.takeIf("k < left[u]", i, offset, from(n.B)))
 	}
 	if shape.inner(way) == '0' {
 		return p.loaded(i, fmt.Sprintf("x%d[u].get(0)", way))

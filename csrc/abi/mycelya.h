@@ -308,8 +308,8 @@ typedef struct myc_prog myc_prog;
 //                                                             per dim of the tensor: 1 + the dim of the index space
 //                                                             along which it runs, no two the same; 0: its size is 1;
 //                                                             MYC_K_MAX_RANK + 1: each TAKE has a position along it. An
-//                                                             operand has one such dim at most, is then in space 0, only
-//                                                             read, and only by TAKE
+//                                                             operand has one such dim at most, is then in space 0,
+//                                                             only read, and only by TAKE
 //   instr    = head a b c                                     head: op:0..7 (MYC_K_*) class:8..15; unused words are 0
 // The loop runs over index space 0, whose last nreduced dims are reduced; without them no instruction reduces. The
 // other index spaces have the same number of points in the same (row-major) order. Only kernels without reduced dims

@@ -40,8 +40,8 @@ const (
 // forms are the words of expressions that are not own ops.
 var forms = map[string]form{
 	"f32": formTo, "f64": formTo, "cast": formCast, "as": formAs, "flat": formFlat, "unsq": formUnsqueeze,
-	"chan": formChannels, "single": formSingle, "iota": formIota, "take": formTake, "within": formWithin, "groups": formGroups,
-	"draw": formDraw,
+	"chan": formChannels, "single": formSingle, "iota": formIota, "take": formTake, "within": formWithin,
+	"groups": formGroups, "draw": formDraw,
 }
 
 // expr is a parsed expression.

@@ -194,29 +194,9 @@ class Parser {
     TORCH_CHECK_VALUE(n.cls >= MYC_K_F32 && n.cls <= MYC_K_B8, "BUG: ", n.cls, " is not the class of a register.");
     n.in = n.cls;
     switch (n.op) {
-      case MYC_K_LOAD: {
-        const KernelOperand& o = Operand(words[0], MYC_K_READ, "read");
-        TORCH_CHECK_VALUE(o.taken < 0, "BUG: instruction ", at_, " of a kernel loads operand ", words[0],
-                          ", which has no place without a position.");
-        CheckClass(n.cls, RegisterClass(o.dtype));
-        n.operand = static_cast<uint32_t>(words[0]);
-        n.level = LevelOf(DimsOf(o));
-        Rest(words, 1);
-        return Add(n);
-      }
-      case MYC_K_TAKE: {
-        const KernelOperand& o = Operand(words[0], MYC_K_READ, "read");
-        TORCH_CHECK_VALUE(o.taken >= 0, "BUG: instruction ", at_, " of a kernel takes from operand ", words[0],
-                          ", which has no dim for that.");
-        CheckClass(n.cls, RegisterClass(o.dtype));
-        n.operand = static_cast<uint32_t>(words[0]);
-        n.level = LevelOf(DimsOf(o));
-        const uint64_t position[3] = {words[1], words[2], 0};
-        Take(n, position, 1);
-        CheckClass(At(n.from[0]).cls, MYC_K_I64);
-        code_.takes = true;
-        return Add(n);
-      }
+      case MYC_K_LOAD:
+      case MYC_K_TAKE:
+        return ParseRead(n, words);
       case MYC_K_NUMBER:
         TORCH_CHECK_VALUE(words[0] < k_.numbers, "BUG: a kernel has no number ", words[0], ", only ", k_.numbers, ".");
         n.bits = words[0];
@@ -265,6 +245,26 @@ class Parser {
       default:
         return kernel::Reduces(n.op) ? ParseReduction(n, words) : ParseCompute(n, words);
     }
+  }
+
+  uint32_t ParseRead(Node& n, const uint64_t* words) {
+    const bool takes = n.op == MYC_K_TAKE;
+    const KernelOperand& o = Operand(words[0], MYC_K_READ, "read");
+    TORCH_CHECK_VALUE(takes == (o.taken >= 0), "BUG: instruction ", at_, " of a kernel ",
+                      takes ? "takes from operand " : "loads operand ", words[0],
+                      takes ? ", which has no dim for that." : ", which has no place without a position.");
+    CheckClass(n.cls, RegisterClass(o.dtype));
+    n.operand = static_cast<uint32_t>(words[0]);
+    n.level = LevelOf(DimsOf(o));
+    if (takes) {
+      const uint64_t position[3] = {words[1], words[2], 0};
+      Take(n, position, 1);
+      CheckClass(At(n.from[0]).cls, MYC_K_I64);
+      code_.takes = true;
+    } else {
+      Rest(words, 1);
+    }
+    return Add(n);
   }
 
   uint32_t ParseReduction(Node& n, const uint64_t* words) {

@@ -38,6 +38,11 @@ struct Part {
   int64_t at[MYC_K_MAX_RANK];
   int64_t n0, n1;
 };
+// A rectangle of an operand: n1 rows of n0 elements, with their strides.
+struct Area {
+  int64_t offset, n0, s0, n1, s1;
+  bool Dense() const { return n1 == 1 && (s0 == 1 || n0 == 1); }
+};
 struct Region {
   const Space* space = nullptr;
   int d0 = -1, d1 = -1;  // inner and outer dim of the rectangles; -1: none
@@ -77,6 +82,23 @@ struct Region {
       p += done;
       n -= done;
     }
+  }
+
+  // A part in an operand whose region begins at an offset, with its dims merged if possible.
+  Area AreaOf(const Part& part, uint32_t operand, int64_t base) const {
+    const int64_t* strides = space->strides.data() + static_cast<size_t>(operand) * space->rank;
+    Area r{base, part.n0, d0 < 0 ? 0 : strides[d0], part.n1, d1 < 0 ? 0 : strides[d1]};
+    for (uint32_t d = 0; d < space->rank; ++d) r.offset += part.at[d] * strides[d];
+    if (r.n0 == 1) {
+      r.n0 = r.n1;
+      r.s0 = r.s1;
+      r.n1 = 1;
+    }
+    if (r.n1 != 1 && r.s1 == r.n0 * r.s0) {
+      r.n0 *= r.n1;
+      r.n1 = 1;
+    }
+    return r;
   }
 };
 

@@ -15,6 +15,7 @@
 
 #include "abi/mycelya.h"
 #include "exec/Dtype.h"
+#include "exec/kernel/Prefetch.h"
 #include "exec/kernel/Region.h"
 #include "exec/kernel/Traversal.h"
 
@@ -76,7 +77,7 @@ class Worker {
     if (k_.reduced == 0) {
       if (schedule_->passes.empty()) return;
       RunSteps(0, RegionOfMap(unit), 1);
-      NextRound();
+      ahead_.NextUnit();
       return;
     }
     StartUnit(unit);
@@ -88,7 +89,7 @@ class Worker {
       Finish(pass);
     }
     End();
-    NextRound();
+    ahead_.NextUnit();
   }
 
   // The stages of a unit of a reduction, also called by RunWide.
@@ -200,10 +201,6 @@ class Worker {
     bool exact;            // memory and tile have the same format
     int64_t two_on;        // bytes between the elements of a unit and of the second next unit; 0: no prefetch
   };
-  struct Stream {
-    const char *next, *end;
-    int64_t part;  // bytes to prefetch with each step
-  };
 
   char* AccumulatorOf(const ReduceStep& f) const { return accumulators_ + f.at * lanes_; }
 
@@ -291,9 +288,12 @@ class Worker {
       std::memcpy(to, &offset, sizeof offset);
       return;
     }
-    if (c_.nodes[s.node].op == MYC_K_TAKE) offset += Shift(operand, position);
-    const Moves& m = moves_[operand];
-    m.load(to, t_->at->operands[operand].data + offset * m.bytes, 1, 1, 1, 1);
+    LoadOne(c_.nodes[s.node], offset, position, to);
+  }
+  void LoadOne(const Node& n, int64_t offset, const char* position, char* to) const {
+    if (n.op == MYC_K_TAKE) offset += Shift(n.operand, position);
+    const Moves& m = moves_[n.operand];
+    m.load(to, t_->at->operands[n.operand].data + offset * m.bytes, 1, 1, 1, 1);
   }
 
   // The offset of a position along the dim of an operand from which a TAKE takes.
@@ -309,7 +309,7 @@ class Worker {
     const uint32_t operand = c_.nodes[s.node].operand, from = s.from[0];
     int64_t* to = takes_;
     for (const Part& part : region.parts) {
-      const Area r = AreaOf(operand, region, part);
+      const Area r = region.AreaOf(part, operand, base_[operand]);
       tiles_.index(to, &r.offset, r.n0, r.s0, r.n1, r.s1);
       to += part.n0 * part.n1;
     }
@@ -356,13 +356,8 @@ class Worker {
     const Node& n = c_.nodes[s.node];
     switch (n.op) {
       case MYC_K_LOAD:
-        moves_[n.operand].load(reg_[s.node], t_->at->operands[n.operand].data, 1, 1, 1, 1);
-        return;
-      case MYC_K_TAKE: {
-        const Moves& m = moves_[n.operand];
-        const int64_t offset = Shift(n.operand, reg_[s.from[0]]);
-        return m.load(reg_[s.node], t_->at->operands[n.operand].data + offset * m.bytes, 1, 1, 1, 1);
-      }
+      case MYC_K_TAKE:
+        return LoadOne(n, 0, reg_[s.from[0]], reg_[s.node]);
       case MYC_K_NUMBER: {
         const KernelNumber& v = t_->at->numbers[n.bits];
         return v.integral ? Put(s.node, v.whole) : Put(s.node, v.real);
@@ -399,11 +394,11 @@ class Worker {
   void SetAddresses() {
     slots_.clear();
     slots_of_.clear();
-    steps_ = 0;
+    int64_t steps = 0;
     for (const Pass& pass : schedule_->passes) {
       slots_of_.push_back(slots_.size());
       for (const uint32_t at : pass.offsets) slots_.push_back(at == kNone ? nullptr : tiles_at_ + at * t_->tile);
-      steps_ += static_cast<int64_t>(pass.steps.size());
+      steps += static_cast<int64_t>(pass.steps.size());
     }
     const Space& w = t_->spaces[0];
     for (size_t i = 0; t_->fetches && i < moves_.size(); ++i) {
@@ -412,8 +407,8 @@ class Worker {
         next = w.rank == 0 ? 0 : w.strides[i * w.rank + w.rank - 1] * t_->repeats;
       moves_[i].two_on = 2 * next * moves_[i].bytes;
     }
-    if (t_->loop_order == LoopOrder::kAlong) steps_ *= (t_->spaces[1].points + t_->tile - 1) / t_->tile;
-    for (auto& s : streams_) s.clear();
+    if (t_->loop_order == LoopOrder::kAlong) steps *= (t_->spaces[1].points + t_->tile - 1) / t_->tile;
+    ahead_.Start(steps);
   }
   void Keep(int64_t point) {
     for (size_t i = 0; i < schedule_->kept.size(); ++i) {
@@ -452,29 +447,6 @@ class Worker {
     return part.n0 * part.n1;
   }
 
-  // A rectangle of an operand, with its dims merged if possible.
-  struct Area {
-    int64_t offset, n0, s0, n1, s1;
-    bool Dense() const { return n1 == 1 && (s0 == 1 || n0 == 1); }
-  };
-  Area AreaOf(uint32_t operand, const Region& region, const Part& part) const {
-    const Space& w = *region.space;
-    const int64_t* strides = w.strides.data() + static_cast<size_t>(operand) * w.rank;
-    Area r{base_[operand], part.n0, region.d0 < 0 ? 0 : strides[region.d0], part.n1,
-           region.d1 < 0 ? 0 : strides[region.d1]};
-    for (uint32_t d = 0; d < w.rank; ++d) r.offset += part.at[d] * strides[d];
-    if (r.n0 == 1) {
-      r.n0 = r.n1;
-      r.s0 = r.s1;
-      r.n1 = 1;
-    }
-    if (r.n1 != 1 && r.s1 == r.n0 * r.s0) {
-      r.n0 *= r.n1;
-      r.n1 = 1;
-    }
-    return r;
-  }
-
   bool OneRow() const { return t_->loop_order == LoopOrder::kAlong && t_->repeats == 1; }
 
   // Sets the tile's region to n1 points along d1 by n0 points along d0 of the space of all dims, from the unit's first
@@ -502,7 +474,7 @@ class Worker {
     char* to = slot;
     if (operand >= k_.operands.size()) {
       for (const Part& part : region.parts) {
-        const Area r = AreaOf(operand, region, part);
+        const Area r = region.AreaOf(part, operand, base_[operand]);
         tiles_.index(to, &r.offset, r.n0, r.s0, r.n1, r.s1);
         to += part.n0 * part.n1 * 8;
       }
@@ -511,7 +483,7 @@ class Worker {
     const Moves& m = moves_[operand];
     char* data = t_->at->operands[operand].data;
     for (const Part& part : region.parts) {
-      const Area r = AreaOf(operand, region, part);
+      const Area r = region.AreaOf(part, operand, base_[operand]);
       char* from = data + r.offset * m.bytes;
       if (region.parts.size() == 1 && r.Dense()) {
         Follow(m, from, r.n0);
@@ -531,9 +503,7 @@ class Worker {
     } else if (n.operand >= k_.operands.size()) {
       std::memcpy(reg_[s.node], &base_[n.operand], 8);
     } else {
-      const Moves& m = moves_[n.operand];
-      const int64_t offset = base_[n.operand] + (n.op == MYC_K_TAKE ? Shift(n.operand, reg_[s.from[0]]) : 0);
-      m.load(reg_[s.node], t_->at->operands[n.operand].data + offset * m.bytes, 1, 1, 1, 1);
+      LoadOne(n, base_[n.operand], reg_[s.from[0]], reg_[s.node]);
     }
   }
 
@@ -545,7 +515,7 @@ class Worker {
       return;
     }
     for (const Part& part : region.parts) {
-      const Area r = AreaOf(operand, region, part);
+      const Area r = region.AreaOf(part, operand, base_[operand]);
       m.store(data + r.offset * m.bytes, from, r.n0, r.s0, r.n1, r.s1);
       from += part.n0 * part.n1 * m.width;
     }
@@ -555,7 +525,7 @@ class Worker {
   char* DirectAt(uint32_t operand) {
     const Region& region = RegionOf(operand);
     if (region.parts.size() != 1) return nullptr;
-    const Area r = AreaOf(operand, region, region.parts[0]);
+    const Area r = region.AreaOf(region.parts[0], operand, base_[operand]);
     if (!r.Dense()) return nullptr;
     const Moves& m = moves_[operand];
     char* at = t_->at->operands[operand].data + r.offset * m.bytes;
@@ -563,29 +533,8 @@ class Worker {
     return at;
   }
 
-  // While a unit is computed from the caches, each step prefetches a part of the next unit's memory. always_inline,
-  // because compilers drop calls of a function that only prefetches.
-  __attribute__((always_inline)) void FetchAhead() {
-    for (Stream& s : streams_[now_]) {
-      const int64_t part = std::min<int64_t>(s.part, s.end - s.next);
-      for (int64_t at = 0; at < part; at += 64) __builtin_prefetch(s.next + at, 0, 2);
-      s.next += part;
-    }
-  }
   void Follow(const Moves& m, const char* at, int64_t n) {
-    if (!t_->fetches || m.two_on == 0) return;
-    std::vector<Stream>& found = streams_[1 - now_];
-    const char* next = at + m.two_on;
-    if (!found.empty() && found.back().end == next) {
-      found.back().end += n * m.bytes;
-    } else {
-      found.push_back({next, next + n * m.bytes, 0});
-    }
-  }
-  void NextRound() {
-    streams_[now_].clear();
-    now_ = 1 - now_;
-    for (Stream& s : streams_[now_]) s.part = ((s.end - s.next) / steps_ + 63) / 64 * 64;
+    if (t_->fetches && m.two_on != 0) ahead_.Follow(at + m.two_on, n * m.bytes);
   }
 
   // Runs a pass on tiles of m rows of n values.
@@ -613,7 +562,7 @@ class Worker {
         const uint32_t operand = c_.nodes[s.node].operand;
         reg_[s.node] = Read(operand, RegionOf(operand), slots[i] != nullptr && !s.copied, to);
       }
-      FetchAhead();
+      ahead_.Step();
       for (; reduction != reductions_end && reduction->after == i; ++reduction) Reduce(*reduction, n, m);
     }
     for (; reduction != reductions_end; ++reduction) Reduce(*reduction, n, m);
@@ -628,12 +577,10 @@ class Worker {
   const Kernel::Code& c_;
   const Tiles& tiles_;
   std::vector<Moves> moves_;
-  std::vector<GatherFn> gather_;    // by operand
-  std::vector<char*> slots_;        // by pass and step
-  std::vector<size_t> slots_of_;    // by pass
-  std::vector<Stream> streams_[2];  // [now_]: prefetched now, found by the unit before; [1 - now_]: found by this unit
-  int now_ = 0;
-  int64_t steps_ = 0;  // steps per unit
+  std::vector<GatherFn> gather_;  // by operand
+  std::vector<char*> slots_;      // by pass and step
+  std::vector<size_t> slots_of_;  // by pass
+  Prefetch ahead_;
   const Traversal* t_ = nullptr;
   const Schedule* schedule_ = nullptr;
   Memory memory_;
