@@ -27,6 +27,8 @@ const (
 	// mostRegisters limits the registers for loaded elements and their addresses. A thread should have 64 registers in
 	// all.
 	mostRegisters = 40
+	// mostOfRows limits the registers for what a thread of Column keeps of its rows.
+	mostOfRows = 32
 	// mostCode keeps unrolled code within the instruction cache of 128 KiB, and the compile time short.
 	mostCode = 2048
 	// columns is the number of rows of a block of Column: one warp.
@@ -287,10 +289,10 @@ func (c *code) placeReduction(p *placed, d Device) {
 		kept.Ways[i] = string(letters)
 	}
 	v.Walks = []Pattern{kept, c.pattern(points, used)}
-	v.Vector = 1
 	switch {
 	case c.columns(rows, points, used):
 		v.Template = Column
+		c.placeColumns(p)
 	default:
 		v.Vector = c.vector(p, p.walks[1:], v.Walks[1:])
 		v.Template = Looped
@@ -301,12 +303,13 @@ func (c *code) placeReduction(p *placed, d Device) {
 			return
 		}
 	}
-	step := int64(c.unroll(v) * v.Vector) // points of a thread at once
+	step := int64(c.unroll(v)) // points of a thread at once
 	var blocks int64
 	if v.Template == Column {
 		p.lanes = int(min(reduceThreads/columns, powerOfTwo(ceil(points.points, step))))
-		blocks = ceil(rows.points, columns)
+		blocks = ceil(rows.points, int64(columns*v.Vector))
 	} else {
+		step *= int64(v.Vector)
 		p.lanes = reduceThreads
 		blocks = rows.points
 	}
@@ -319,6 +322,23 @@ func (c *code) placeReduction(p *placed, d Device) {
 			p.part = ceil(ceil(points.points, parts), least) * least
 			p.parts = ceil(points.points, p.part)
 		}
+	}
+}
+
+// placeColumns chooses the rows of a thread of Column: as many neighbours as one access has.
+func (c *code) placeColumns(p *placed) {
+	v, rows := &p.variant, p.walks[0]
+	used := make([]bool, c.ways())
+	for i := range used {
+		used[i] = i >= len(c.k.Operands) || c.touched(i)
+	}
+	shape := c.pattern(rows, used)
+	v.Vector = c.vector(p, p.walks[:1], []Pattern{shape})
+	for v.Vector > 1 && (rows.sizes[rows.rank()-1]%int64(v.Vector) != 0 || v.Vector*c.rowValues() > mostOfRows) {
+		v.Vector /= 2
+	}
+	if v.Vector > 1 {
+		v.Walks[0] = shape
 	}
 }
 
@@ -428,7 +448,7 @@ func (c *code) shape(v *Variant, at []*placed, d Device) (threads [2]uint32, blo
 		each = max(1, 128/lanes)
 		threads = [2]uint32{uint32(lanes), uint32(each)}
 	case Column:
-		each = columns
+		each = int64(columns * v.Vector)
 		threads = [2]uint32{columns, uint32(lanes)}
 	}
 	for _, p := range at {
@@ -441,6 +461,26 @@ func (c *code) shape(v *Variant, at []*placed, d Device) (threads [2]uint32, blo
 		blocks = append(blocks, n)
 	}
 	return threads, blocks
+}
+
+// rowValues counts the values of a row that a thread keeps while it passes over points.
+func (c *code) rowValues() int {
+	read := make([]bool, len(c.k.Code))
+	for i := range c.k.Code {
+		n := &c.k.Code[i]
+		if !c.needed[i] || c.level[i] != perPoint && !n.Op.Reduces() {
+			continue
+		}
+		read[i] = n.Op.Reduces()
+		for _, r := range registers(n) {
+			read[r] = read[r] || c.level[r] == perRow
+		}
+	}
+	count := 0
+	for _, is := range read {
+		count += btoi(is)
+	}
+	return count
 }
 
 // reductions counts the reductions of the code.

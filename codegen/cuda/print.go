@@ -305,13 +305,7 @@ func (p *printer) element(shape *Pattern, w, i int, from func(reg uint64) string
 	way := p.way(i)
 	n := &p.k.Code[i]
 	if n.Op == kernel.Index || n.Op == kernel.Take {
-		offset := fmt.Sprintf("o%d[u]", way)
-		switch shape.inner(way) {
-		case '1':
-			offset += " + k"
-		case 's':
-			offset += fmt.Sprintf(" + k * (%s)a.s%d_%d_%d", p.index, way, w, shape.Rank-1)
-		}
+		offset := p.across(shape, w, way, fmt.Sprintf("o%d[u]", way))
 		if n.Op == kernel.Index {
 			return offset
 		}
@@ -321,6 +315,17 @@ func (p *printer) element(shape *Pattern, w, i int, from func(reg uint64) string
 		return p.loaded(i, fmt.Sprintf("x%d[u].get(0)", way))
 	}
 	return p.loaded(i, fmt.Sprintf("x%d[u].get(k)", way))
+}
+
+// across is the offset of element k of a vector that begins at an offset.
+func (p *printer) across(shape *Pattern, w, way int, offset string) string {
+	switch shape.inner(way) {
+	case '1':
+		return offset + " + k"
+	case 's':
+		return fmt.Sprintf("%s + k * (%s)a.s%d_%d_%d", offset, p.index, way, w, shape.Rank-1)
+	}
+	return offset
 }
 
 // put prints the store of vector y<way>.

@@ -18,11 +18,21 @@ type reducer struct {
 	kept  []bool   // values that stay in registers after the pass that computes them
 	found []bool   // by way: an earlier pass has loaded its vectors
 	order map[int]int
+	// Vectors run along the points of a row. Those of Column run along the rows: a thread has several rows, and what it
+	// computes of them lies in arrays.
+	column bool
+	walk   int // the walk along whose last dim vectors run
+	along  int // the points of a row that a vector covers
 }
 
 func (p *printer) reduction() {
 	r := &reducer{printer: p, found: make([]bool, p.ways()), order: map[int]int{}}
 	r.makes, r.kept = p.schedule(p.v.Template == Persistent)
+	r.column = p.v.Template == Column
+	r.along, r.walk = p.v.Vector, 1
+	if r.column {
+		r.along, r.walk = 1, 0
+	}
 	for i := range p.k.Code {
 		if p.needed[i] && p.k.Code[i].Op.Reduces() {
 			r.order[i] = len(r.order)
@@ -33,7 +43,7 @@ func (p *printer) reduction() {
 		for pass := range p.passes {
 			r.rows(pass)
 			r.pass(pass)
-			r.eachReduction(pass, func(i int) { p.line("const %s r%d = %s;", r.wide(i), i, r.joined(i)) })
+			r.eachReduction(pass, r.join)
 		}
 		r.end()
 		return
@@ -51,11 +61,70 @@ func (p *printer) reduction() {
 		r.rows(pass)
 		r.pass(pass)
 		r.eachReduction(pass, func(i int) {
-			p.line("const %s r%d = %s;", r.wide(i), i, r.joined(i))
-			p.line("if (in && lane == 0) *(%s*)((unsigned char*)a.scratch + 8 * (%s)) = r%d;", r.wide(i), r.slot(i, "part"), i)
+			r.join(i)
+			r.eachRow(func() {
+				p.line("if (in && lane == 0) *(%s*)((unsigned char*)a.scratch + 8 * (%s)) = %s;",
+					r.wide(i), r.slot(i, "part"), r.ofRow(uint64(i)))
+			})
 		})
 		p.line("}")
 	}
+}
+
+// eachRow prints code for each row of a thread.
+func (r *reducer) eachRow(code func()) {
+	if !r.column {
+		code()
+		return
+	}
+	r.each("k", r.v.Vector)
+	code()
+	r.line("}")
+}
+
+// defineRow prints the definition of a register that rows have.
+func (r *reducer) defineRow(i int, value string) {
+	if !r.column {
+		r.line("const %s r%d = %s;", register(r.k.Code[i].Class), i, value)
+		return
+	}
+	r.line("%s r%d[%d];", register(r.k.Code[i].Class), i, r.v.Vector)
+	r.eachRow(func() { r.line("r%d[k] = %s;", i, value) })
+}
+
+// ofRow is the text of a register that is uniform, or that rows have.
+func (r *reducer) ofRow(reg uint64) string {
+	if r.column && r.level[reg] == perRow {
+		return fmt.Sprintf("r%d[k]", reg)
+	}
+	return plain(reg)
+}
+
+// offset is the place of a row in an operand.
+func (r *reducer) offset(way int) string {
+	if !r.column {
+		return fmt.Sprintf("g%d", way)
+	}
+	return r.across(&r.v.Walks[0], 0, way, fmt.Sprintf("g%d", way))
+}
+
+// accumulator is the name of a reduction's accumulator.
+func (r *reducer) accumulator(i int) string {
+	if r.column {
+		return fmt.Sprintf("acc%d[k]", i)
+	}
+	return fmt.Sprintf("acc%d", i)
+}
+
+// start defines the accumulator of a reduction.
+func (r *reducer) start(i int) {
+	n := &r.k.Code[i]
+	if !r.column {
+		r.line("%s acc%d = %s;", r.wide(i), i, identity(n.Op, n.Class))
+		return
+	}
+	r.line("%s acc%d[%d];", r.wide(i), i, r.v.Vector)
+	r.eachRow(func() { r.line("acc%d[k] = %s;", i, identity(n.Op, n.Class)) })
 }
 
 // wide is the type of an accumulator, the type of its register class. ATen's CUDA kernels too sum floats in f32.
@@ -75,33 +144,34 @@ func (r *reducer) combiner(i int) string {
 	return r.helper("reduce_" + r.k.Code[i].Op.String())
 }
 
-// joined returns the expression that combines the accumulators of all threads of a row.
-func (r *reducer) joined(i int) string {
+// join combines the accumulators of all threads of a row.
+func (r *reducer) join(i int) {
 	way := "across"
-	if r.v.Template == Column {
+	if r.column {
 		way = "down"
 	}
-	return fmt.Sprintf("%s<%s>(acc%d, shared)", r.helper(way), r.combiner(i), i)
+	r.defineRow(i, fmt.Sprintf("%s<%s>(%s, shared)", r.helper(way), r.combiner(i), r.accumulator(i)))
 }
 
 // slot is the place of a part's result in scratch memory, in units of 8 bytes. Neighbouring threads read neighbouring
 // slots.
 func (r *reducer) slot(i int, part string) string {
-	if r.v.Template == Column {
-		return fmt.Sprintf("(%d * a.parts + %s) * a.rows + row", r.order[i], part)
+	if r.column {
+		return fmt.Sprintf("(%d * a.parts + %s) * a.rows + row + k", r.order[i], part)
 	}
 	return fmt.Sprintf("(%d * a.rows + row) * a.parts + %s", r.order[i], part)
 }
 
 // collect combines the partial results of an earlier launch into the register of a reduction.
 func (r *reducer) collect(i int) {
-	n := &r.k.Code[i]
-	r.line("%s acc%d = %s;", r.wide(i), i, identity(n.Op, n.Class))
+	r.start(i)
 	r.line("for (long long t = lane; t < a.parts; t += lanes) {")
-	r.line("acc%d = %s::of(acc%d, *(const %s*)((const unsigned char*)a.scratch + 8 * (%s)));",
-		i, r.combiner(i), i, r.wide(i), r.slot(i, "t"))
+	r.eachRow(func() {
+		r.line("%s = %s::of(%[1]s, *(const %[3]s*)((const unsigned char*)a.scratch + 8 * (%[4]s)));",
+			r.accumulator(i), r.combiner(i), r.wide(i), r.slot(i, "t"))
+	})
 	r.line("}")
-	r.line("const %s r%d = %s;", r.wide(i), i, r.joined(i))
+	r.join(i)
 }
 
 // open begins an entry: it finds the row of a thread, and loads the values of the row before anything is written.
@@ -109,7 +179,7 @@ func (r *reducer) open(entry string) {
 	r.begin(entry, reduceThreads)
 	if len(r.order) > 0 {
 		shared := reduceThreads / 32 // a value per warp
-		if r.v.Template == Column {
+		if r.column {
 			shared = reduceThreads
 		}
 		r.line("__shared__ unsigned long long shared[%d];", shared)
@@ -119,9 +189,9 @@ func (r *reducer) open(entry string) {
 		r.line("const unsigned part = block %% (unsigned)a.parts;")
 		rows = "block / (unsigned)a.parts"
 	}
-	if r.v.Template == Column {
+	if r.column {
 		r.line("const int lane = threadIdx.y, lanes = blockDim.y;")
-		r.line("const %s place = (%s)(%s) * %d + threadIdx.x;", r.index, r.index, rows, columns)
+		r.line("const %s place = ((%s)(%s) * %d + threadIdx.x) * %d;", r.index, r.index, rows, columns, r.v.Vector)
 	} else {
 		r.line("const int lane = threadIdx.x, lanes = blockDim.x;")
 		r.line("const %s place = (%s)(%s) * blockDim.y + threadIdx.y;", r.index, r.index, rows)
@@ -143,7 +213,7 @@ func (r *reducer) open(entry string) {
 	for i := range r.k.Code {
 		n := &r.k.Code[i]
 		if r.needed[i] && n.Op == kernel.Load && r.level[i] == perRow {
-			r.line("const %s r%d = %s;", register(n.Class), i, r.loaded(i, r.at(int(n.A), fmt.Sprintf("a.a%d + g%d", n.A, n.A))))
+			r.defineRow(i, r.loaded(i, r.at(int(n.A), fmt.Sprintf("a.a%d + %s", n.A, r.offset(int(n.A))))))
 		}
 	}
 }
@@ -156,11 +226,11 @@ func (r *reducer) rows(stage int) {
 		case !r.needed[i] || r.level[i] != perRow || r.stage[i] != stage || n.Op.Reduces() || n.Op == kernel.Store,
 			n.Op == kernel.Load:
 		case n.Op == kernel.Index:
-			r.line("const long long r%d = g%d;", i, r.way(i))
+			r.defineRow(i, r.offset(r.way(i)))
 		case n.Op == kernel.Take:
-			r.line("const %s r%d = %s;", register(n.Class), i, r.loaded(i, r.take(i, fmt.Sprintf("g%d", n.A), plain(n.B))))
+			r.defineRow(i, r.loaded(i, r.take(i, r.offset(int(n.A)), r.ofRow(n.B))))
 		default:
-			r.define(i, plain)
+			r.defineRow(i, r.value(i, r.ofRow))
 		}
 	}
 }
@@ -176,7 +246,9 @@ func (r *reducer) end() {
 	}
 	for i := range r.k.Code {
 		if n := &r.k.Code[i]; n.Op == kernel.Store && r.level[i] != perPoint {
-			r.line("if (in && lane == 0) a.a%d[g%d] = %s;", n.A, n.A, r.stored(n.A, plain(n.B)))
+			r.eachRow(func() {
+				r.line("if (in && lane == 0) a.a%d[%s] = %s;", n.A, r.offset(int(n.A)), r.stored(n.A, r.ofRow(n.B)))
+			})
 		}
 	}
 	r.line("}")
@@ -186,7 +258,7 @@ func (r *reducer) end() {
 // each.
 func (r *reducer) pass(pass int) {
 	v, u := r.v.Vector, r.unroll
-	shape := &r.v.Walks[1]
+	shape := &r.v.Walks[r.walk]
 	persistent := r.v.Template == Persistent
 	last := pass+1 == r.passes
 	makes := r.makes[pass]
@@ -221,15 +293,13 @@ func (r *reducer) pass(pass int) {
 			}
 		}
 	}
-	r.eachReduction(pass, func(i int) {
-		r.line("%s acc%d = %s;", r.wide(i), i, identity(r.k.Code[i].Op, r.k.Code[i].Class))
-	})
-	first := fmt.Sprintf("%s base = begin + (%s)lane * %d", r.index, r.index, v)
+	r.eachReduction(pass, r.start)
+	first := fmt.Sprintf("%s base = begin + (%s)lane * %d", r.index, r.index, r.along)
 	if persistent {
 		r.line("{")
 		r.line("const %s;", first)
 	} else {
-		r.line("for (%s; base < end; base += (%s)lanes * %d) {", first, r.index, u*v)
+		r.line("for (%s; base < end; base += (%s)lanes * %d) {", first, r.index, u*r.along)
 		for _, way := range reads {
 			r.declare(shape, way)
 		}
@@ -239,15 +309,19 @@ func (r *reducer) pass(pass int) {
 		r.line("%s o%d[%d];", r.index, way, u)
 	}
 	r.each("u", u)
-	r.line("const %s j = base + u * (%s)lanes * %d;", r.index, r.index, v)
-	r.line("left[u] = in ? end - j : 0;")
+	r.line("const %s j = base + u * (%s)lanes * %d;", r.index, r.index, r.along)
+	if r.column {
+		r.line("left[u] = in && j < end ? %d : 0;", v)
+	} else {
+		r.line("left[u] = in ? end - j : 0;")
+	}
 	used := func(way int) bool { return slices.Contains(reads, way) || slices.Contains(places, way) }
 	r.place(1, "j", used, func(way int, offset string) {
 		if slices.Contains(places, way) {
 			r.line("o%d[u] = g%d + %s;", way, way, offset)
 		}
 		if slices.Contains(reads, way) {
-			r.access(shape, 1, way, fmt.Sprintf("g%d + %s", way, offset))
+			r.access(shape, r.walk, way, fmt.Sprintf("g%d + %s", way, offset))
 		}
 	})
 	r.line("}")
@@ -259,7 +333,7 @@ func (r *reducer) pass(pass int) {
 	r.compute(pass, makes, shape, v)
 	r.line("}")
 	for _, way := range writes {
-		r.put(shape, 1, way)
+		r.put(shape, r.walk, way)
 	}
 	r.line("}")
 	r.line("}")
@@ -270,25 +344,25 @@ func (r *reducer) compute(pass int, makes []bool, shape *Pattern, v int) {
 	from := func(reg uint64) string {
 		if r.level[reg] == perPoint && !makes[reg] {
 			if r.k.Code[reg].Op == kernel.Load {
-				return r.element(shape, 1, int(reg), nil)
+				return r.element(shape, r.walk, int(reg), nil)
 			}
 			return fmt.Sprintf("k%d[u * %d + k]", reg, v)
 		}
-		return plain(reg)
+		return r.ofRow(reg)
 	}
 	for i := range r.k.Code {
 		n := &r.k.Code[i]
 		switch {
 		case n.Op.Reduces() && r.roots(i, pass):
-			r.line("if (k < left[u]) acc%d = %s::of(acc%d, %s);", i, r.combiner(i), i, from(n.A))
+			r.line("if (k < left[u]) %s = %s::of(%[1]s, %[3]s);", r.accumulator(i), r.combiner(i), from(n.A))
 		case n.Op == kernel.Store && r.roots(i, pass):
 			r.line("y%d.set(k, %s);", n.A, r.stored(n.A, from(n.B)))
 		case !makes[i] || n.Op.Reduces() || n.Op == kernel.Store:
 		case n.Op == kernel.Load || n.Op == kernel.Index:
-			r.line("const %s r%d = %s;", register(n.Class), i, r.element(shape, 1, i, from))
+			r.line("const %s r%d = %s;", register(n.Class), i, r.element(shape, r.walk, i, from))
 		default:
 			if n.Op == kernel.Take {
-				r.line("const %s r%d = %s;", register(n.Class), i, r.element(shape, 1, i, from))
+				r.line("const %s r%d = %s;", register(n.Class), i, r.element(shape, r.walk, i, from))
 			} else {
 				r.define(i, from)
 			}

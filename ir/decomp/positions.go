@@ -158,8 +158,12 @@ func (w *writer) concatenate(id ir.NodeID) string {
 	return w.give([]term{out}, []ir.ValueID{n.First})
 }
 
-// size is the size of x along a dim: a sum of ones, which kernels know without a loop.
+// size is the size of x along a dim, an i64: a sum of ones, which kernels know without a loop.
 func (w *writer) size(x term, d int) (term, string) {
+	x, err := w.cast(x, ir.I64)
+	if err != "" {
+		return term{}, err
+	}
 	one := w.constant(ir.Arg{Kind: ir.ArgInt, V: 1})
 	ones, err := w.emit(ir.OpFill, []ir.Arg{ir.Value(x.v), ir.Value(one)}, ir.I64)
 	if err != "" {

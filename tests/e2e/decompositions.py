@@ -322,6 +322,10 @@ CASES: dict[str, Case] = {
         lambda x, y: torch.cat((x, y), -1).mul(2).sum(1),
         [SPECIAL, SPECIAL.flip(0)],
     ),
+    "aten::cat of a size that no 16-bit float holds": (
+        lambda x, y: torch.cat((x, y)).neg() * 2,
+        [made(70001), ROW],
+    ),
     "aten::cat of dtypes": (
         lambda x, y: torch.cat((x, (y * 9).int()), 1) / 2,
         [X, Y],

@@ -36,6 +36,7 @@ struct Node {
   // only reduced dim. The condition holds there if the row value `only` is true (kNone: always). A reduction of such a
   // WHERE has the same `spot` if the last operand of the WHERE has no effect on it.
   uint32_t spot = kNone, only = kNone;
+  uint32_t run = kNone;  // of a TAKE: the INDEX operand from which its positions differ by a uniform value
 };
 
 // One step for all values of a tile. fn is null for a load or a TAKE, and for a PointStep. Of a WHERE with a spot, fn

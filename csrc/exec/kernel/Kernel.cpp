@@ -260,11 +260,22 @@ class Parser {
       const uint64_t position[3] = {words[1], words[2], 0};
       Take(n, position, 1);
       CheckClass(At(n.from[0]).cls, MYC_K_I64);
+      n.run = RunOf(n.from[0]);
       code_.takes = true;
     } else {
       Rest(words, 1);
     }
     return Add(n);
+  }
+
+  // The INDEX operand from which a value differs by a uniform value; kNone: there is none.
+  uint32_t RunOf(uint32_t node) const {
+    for (;;) {
+      const Node& n = At(node);
+      if (n.op == MYC_K_INDEX) return n.operand;
+      if ((n.op != MYC_K_ADD && n.op != MYC_K_SUB) || At(n.from[1]).level != Level::kUniform) return kNone;
+      node = n.from[0];
+    }
   }
 
   uint32_t ParseReduction(Node& n, const uint64_t* words) {

@@ -84,11 +84,19 @@ struct Region {
     }
   }
 
-  // A part in an operand whose region begins at an offset, with its dims merged if possible.
-  Area AreaOf(const Part& part, uint32_t operand, int64_t base) const {
+  // The distance between neighbours along a dim in an operand; 0 without that dim.
+  int64_t StrideOf(uint32_t operand, int d) const {
+    return d < 0 ? 0 : space->strides[static_cast<size_t>(operand) * space->rank + static_cast<size_t>(d)];
+  }
+  // The place of a part's first point in an operand whose region begins at an offset.
+  int64_t OffsetOf(const Part& part, uint32_t operand, int64_t base) const {
     const int64_t* strides = space->strides.data() + static_cast<size_t>(operand) * space->rank;
-    Area r{base, part.n0, d0 < 0 ? 0 : strides[d0], part.n1, d1 < 0 ? 0 : strides[d1]};
-    for (uint32_t d = 0; d < space->rank; ++d) r.offset += part.at[d] * strides[d];
+    for (uint32_t d = 0; d < space->rank; ++d) base += part.at[d] * strides[d];
+    return base;
+  }
+  // A part in such an operand, with its dims merged if possible.
+  Area AreaOf(const Part& part, uint32_t operand, int64_t base) const {
+    Area r{OffsetOf(part, operand, base), part.n0, StrideOf(operand, d0), part.n1, StrideOf(operand, d1)};
     if (r.n0 == 1) {
       r.n0 = r.n1;
       r.s0 = r.s1;

@@ -10,11 +10,10 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <vector>
 
 #include "abi/mycelya.h"
-#include "exec/Dtype.h"
+#include "exec/kernel/Moves.h"
 #include "exec/kernel/Prefetch.h"
 #include "exec/kernel/Region.h"
 #include "exec/kernel/Traversal.h"
@@ -31,13 +30,7 @@ class Worker {
         reg_(c_.nodes.size() + 1),
         base_(k.operands.size() + c_.index_dims.size()) {
     regions_.resize(std::max<size_t>(k.spaces.size(), 2));
-    for (const KernelOperand& o : k.operands) {
-      const bool exact =
-          o.dtype == c10::ScalarType::Float || o.dtype == c10::ScalarType::Double || o.dtype == c10::ScalarType::Long;
-      moves_.push_back({tiles_.load(o.dtype), tiles_.store(o.dtype), static_cast<int64_t>(c10::elementSize(o.dtype)),
-                        ClassBytes(RegisterClass(o.dtype)), exact, 0});
-      gather_.push_back(tiles_.gather(o.dtype));
-    }
+    for (const KernelOperand& o : k.operands) moves_.emplace_back(tiles_, o.dtype);
   }
 
   void Bind(const Traversal& traversal) {
@@ -194,14 +187,6 @@ class Worker {
   void TakeRows(const Worker& other) { std::memcpy(rows_, other.rows_, static_cast<size_t>(c_.row_bytes * lanes_)); }
 
  private:
-  // How to move an operand's elements between memory and tiles.
-  struct Moves {
-    MoveFn load, store;
-    int64_t bytes, width;  // of an element in memory; of a value in a tile
-    bool exact;            // memory and tile have the same format
-    int64_t two_on;        // bytes between the elements of a unit and of the second next unit; 0: no prefetch
-  };
-
   char* AccumulatorOf(const ReduceStep& f) const { return accumulators_ + f.at * lanes_; }
 
   // Runs a step on m rows of n values.
@@ -307,6 +292,7 @@ class Worker {
   // A TAKE of m rows of n values. A position is a tile, or one value for each row or for all.
   void Take(const Step& s, const Region& region, int64_t n, int64_t m) {
     const uint32_t operand = c_.nodes[s.node].operand, from = s.from[0];
+    if (c_.nodes[s.node].run != kNone && c_.nodes[from].level == Level::kElement) return TakeRuns(s, region);
     int64_t* to = takes_;
     for (const Part& part : region.parts) {
       const Area r = region.AreaOf(part, operand, base_[operand]);
@@ -331,7 +317,27 @@ class Worker {
         for (int64_t j = 0; j < n; ++j) to[j] += shift;
       }
     }
-    gather_[operand](reg_[s.node], at.data, takes_, n * m);
+    moves_[operand].gather(reg_[s.node], at.data, takes_, n * m);
+  }
+  // A TAKE at positions that are neighbours, or one, in each row of a part.
+  void TakeRuns(const Step& s, const Region& region) {
+    const Node& node = c_.nodes[s.node];
+    const KernelOperandAt& at = t_->at->operands[node.operand];
+    const Moves& m = moves_[node.operand];
+    const int d = k_.operands[node.operand].taken;
+    const auto* positions = reinterpret_cast<const int64_t*>(reg_[s.from[0]]);
+    char* to = reg_[s.node];
+    for (const Part& part : region.parts) {
+      const int64_t step = region.StrideOf(node.operand, region.d0), next = region.StrideOf(node.operand, region.d1);
+      int64_t offset = region.OffsetOf(part, node.operand, base_[node.operand]);
+      for (int64_t i = 0; i < part.n1; ++i) {
+        m.Take(to, at.data + offset * m.bytes, part.n0, step, positions, region.StrideOf(node.run, region.d0),
+               at.sizes[d], at.strides[d]);
+        to += part.n0 * m.width;
+        positions += part.n0;
+        offset += next;
+      }
+    }
   }
   void Reduce(const ReduceStep& f, int64_t n, int64_t m) {
     char* to = AccumulatorOf(f);
@@ -373,21 +379,7 @@ class Worker {
   }
   template <class T>
   void Put(uint32_t node, T v) {
-    const auto put = [this, node](auto value) { std::memcpy(reg_[node], &value, sizeof value); };
-    switch (c_.nodes[node].cls) {
-      case MYC_K_F32:
-        return put(static_cast<float>(v));
-      case MYC_K_F64:
-        return put(static_cast<double>(v));
-      case MYC_K_I64:
-        return put(Whole(v));
-      default:
-        return put(static_cast<uint8_t>(v != 0));
-    }
-  }
-  static int64_t Whole(int64_t v) { return v; }
-  static int64_t Whole(double v) {  // values out of range convert as on x86
-    return v >= -0x1p63 && v < 0x1p63 ? static_cast<int64_t>(v) : std::numeric_limits<int64_t>::min();
+    PutNumber(reg_[node], c_.nodes[node].cls, v);
   }
 
   // Sets the addresses of the steps' tiles (null for kept values) and the distances for prefetches.
@@ -577,7 +569,6 @@ class Worker {
   const Kernel::Code& c_;
   const Tiles& tiles_;
   std::vector<Moves> moves_;
-  std::vector<GatherFn> gather_;  // by operand
   std::vector<char*> slots_;      // by pass and step
   std::vector<size_t> slots_of_;  // by pass
   Prefetch ahead_;

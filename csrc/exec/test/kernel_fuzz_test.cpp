@@ -246,6 +246,15 @@ class Case {
     }
   }
 
+  // The index along a dim, moved by a number. The indices may wrap around.
+  uint64_t Run(size_t kept) {
+    const int64_t d = Draw(r_, Rank());
+    const bool row = static_cast<size_t>(d) < kept;
+    const uint64_t index = Add({MYC_K_INDEX, MYC_K_I64, static_cast<uint64_t>(d), 0, 0, row});
+    const uint64_t by = Const(MYC_K_I64, 0, Draw(r_, 8) == 0 ? INT64_MAX - Draw(r_, 3) : Draw(r_, 12) - 4);
+    return Add({Draw(r_, 2) == 0 ? MYC_K_ADD + 0ull : MYC_K_SUB + 0ull, MYC_K_I64, index, by, 0, row});
+  }
+
   void MakeInstrs(bool spots) {
     const auto kept = static_cast<size_t>(Rank() - reduced_);
     const auto row_of = [&](size_t i) {
@@ -274,7 +283,7 @@ class Case {
       const uint64_t a = Pick(cls), b = Pick(cls);
       const auto from = static_cast<size_t>(Draw(r_, static_cast<int64_t>(inputs_)));
       if (Taken(from) && Draw(r_, 2) == 0) {
-        const uint64_t position = Pick(MYC_K_I64);
+        const uint64_t position = Rank() > 0 && Draw(r_, 2) == 0 ? Run(kept) : Pick(MYC_K_I64);
         Add({MYC_K_TAKE, ClassOf(tensors_[from].scalar_type()), from, position, 0, row_of(from) && RowOf(position)});
       } else if (what == 0) {
         const uint64_t c = Pick(MYC_K_B8);
