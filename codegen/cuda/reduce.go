@@ -310,11 +310,7 @@ func (r *reducer) pass(pass int) {
 	}
 	r.each("u", u)
 	r.line("const %s j = base + u * (%s)lanes * %d;", r.index, r.index, r.along)
-	if r.column {
-		r.line("left[u] = in && j < end ? %d : 0;", v)
-	} else {
-		r.line("left[u] = in ? end - j : 0;")
-	}
+	r.line("left[u] = %s;", r.left())
 	used := func(way int) bool { return slices.Contains(reads, way) || slices.Contains(places, way) }
 	r.place(1, "j", used, func(way int, offset string) {
 		if slices.Contains(places, way) {
@@ -337,6 +333,14 @@ func (r *reducer) pass(pass int) {
 	}
 	r.line("}")
 	r.line("}")
+}
+
+// left is the number of elements of a vector that lie within the row, or in rows that exist.
+func (r *reducer) left() string {
+	if r.column {
+		return fmt.Sprintf("in && j < end ? %d : 0", r.v.Vector)
+	}
+	return "in ? end - j : 0"
 }
 
 // compute prints the values of a point. Points beyond the end are computed from zeros, and left out of the reductions.
