@@ -421,7 +421,7 @@ func (d *drawer) drawSpace(k *kernel.Kernel, most int64) (out []int64) {
 			s = 0
 		}
 		out = append(out, s)
-		points = max(1, points*s)
+		points *= max(1, s)
 	}
 	return out
 }
