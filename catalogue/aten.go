@@ -100,6 +100,7 @@ const (
 	NoPoint      Point = iota // no kernel computes the operator
 	SamePlace                 // each element of the result needs only the elements at its place, and perhaps the place
 	Concatenated              // it puts its operands side by side along one dim
+	Stacked                   // the same along a new dim
 )
 
 // Fill is the number that an operator writes to each element of its operand.

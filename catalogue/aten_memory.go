@@ -175,7 +175,7 @@ var memoryRows = []ATen{
 	{Name: "aten::set_.source_Tensor", Capture: Capture{Handling: Hand}},
 	{Name: "aten::sparse_compressed_tensor.comp_plain_value", Capture: Capture{Handling: Decompose}},
 	{Name: "aten::sparse_compressed_tensor.comp_plain_value_size", Capture: Capture{Handling: Decompose}},
-	{Name: "aten::stack", Capture: Capture{Handling: Whole}},
+	{Name: "aten::stack", Point: Stacked, Capture: Capture{Handling: Whole}},
 	{Name: "aten::sum", Capture: Capture{Handling: Whole}},
 	{Name: "aten::tril_indices.out", Capture: Capture{Infers: "aten::tril_indices.out"}},
 	{Name: "aten::triu_indices.out", Capture: Capture{Infers: "aten::triu_indices.out"}},

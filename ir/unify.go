@@ -14,6 +14,7 @@ type callDims struct {
 	args, results []string
 	broadcast     bool // every operand broadcasts to result 0
 	concatenated  bool // the operands differ in one dim only
+	stacked       bool // the result has a further dim
 }
 
 // dimsByName holds the patterns of all operators that have some; nothing changes it after it is made.
@@ -35,6 +36,8 @@ var dimsByName = func() map[string]*callDims {
 			m[r.Name] = d
 		case r.Point == catalogue.Concatenated:
 			m[r.Name] = &callDims{concatenated: true}
+		case r.Point == catalogue.Stacked:
+			m[r.Name] = &callDims{stacked: true}
 		}
 	}
 	return m
@@ -96,8 +99,8 @@ func (m *meaning) node() {
 	if fresh == 0 {
 		fresh = len(results) // an in-place operator: its result is the new content
 	}
-	if dims.concatenated {
-		m.cat(args, results[0].Dims)
+	if dims.concatenated || dims.stacked {
+		m.cat(args, results[0].Dims, dims.stacked)
 		return
 	}
 	m.patterns(dims, args, results[:fresh])
@@ -202,8 +205,8 @@ func (m *meaning) foreach(args []Arg, fresh []Type) {
 }
 
 // cat pairs the sizes of cat(tensors, dim): all dims but one are equal. A tensor of another rank is empty, and cat
-// skips it.
-func (m *meaning) cat(args []Arg, to []Dim) {
+// skips it. The tensors of stack(tensors, dim) lack that dim.
+func (m *meaning) cat(args []Arg, to []Dim, stacked bool) {
 	g := m.g
 	if len(args) < 2 || args[1].Kind != ArgInt {
 		return
@@ -212,12 +215,19 @@ func (m *meaning) cat(args []Arg, to []Dim) {
 	if dim < 0 {
 		dim += int64(len(to))
 	}
+	rank := len(to)
+	if stacked {
+		rank--
+	}
 	for _, a := range g.safeList(args[0]) {
-		if a.Kind != ArgValue || len(g.Types[a.V].Dims) != len(to) {
+		if a.Kind != ArgValue || len(g.Types[a.V].Dims) != rank {
 			continue
 		}
 		for i, d := range g.Types[a.V].Dims {
-			if int64(i) != dim {
+			switch {
+			case int64(i) >= dim && stacked:
+				m.equal(0, to[i+1], d)
+			case int64(i) != dim:
 				m.equal(0, to[i], d)
 			}
 		}

@@ -161,7 +161,7 @@ func (w *writer) call(id ir.NodeID) string {
 	switch {
 	case known.Whole != "":
 		return known.Whole
-	case known.Point == catalogue.Concatenated:
+	case known.Point == catalogue.Concatenated || known.Point == catalogue.Stacked:
 		return w.concatenate(id)
 	case known.Point != catalogue.NoPoint:
 		return "it stays a call inside a kernel"

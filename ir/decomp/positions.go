@@ -101,42 +101,30 @@ func (w *writer) takeFrom(x, index term, d int) (term, string) {
 // maxParts is the number of tensors that a kernel concatenates. It looks into each of them for each element.
 const maxParts = 4
 
-// concatenate writes out a concatenation: an element is taken from the tensor in which its position lies.
+// concatenate writes out a concatenation: an element is taken from the tensor in which its position lies. Of a stack,
+// each tensor has one position.
 func (w *writer) concatenate(id ir.NodeID) string {
 	g, n := w.g, &w.g.Nodes[id]
 	args := g.NodeArgs(id)
 	t := g.Types[n.First]
 	list := g.List(args[0])
-	d := args[1].V
+	d := int(args[1].V)
 	if d < 0 {
-		d += int64(len(t.Dims))
+		d += len(t.Dims)
 	}
 	if len(list) > maxParts {
 		return fmt.Sprintf("it concatenates more than %d tensors", maxParts)
 	}
-	for _, a := range list {
-		if dims := g.Types[a.V].Dims; len(dims) != len(t.Dims) || slices.Contains(dims, ir.Const(0)) {
-			return "it concatenates tensors without elements"
-		}
-	}
 	w.result = t.DType
-	position := w.iota(t.Dims, int(d))
+	position := w.iota(t.Dims, d)
 	var values, inside []term
 	for i, a := range list {
-		x := term{v: w.e.To[a.V], is: true}
-		v, err := w.take(x, position, int(d))
-		if err == "" {
-			v, err = w.cast(v, t.DType)
-		}
+		part, size, err := w.part(w.e.To[a.V], t, position, d)
 		if err != "" {
 			return err
 		}
-		if values = append(values, v); i+1 == len(list) {
+		if values = append(values, part); i+1 == len(list) {
 			break
-		}
-		size, err := w.size(x, int(d))
-		if err != "" {
-			return err
 		}
 		here, err := w.emit(ir.OpLt, []ir.Arg{ir.Value(position.v), ir.Value(size.v)}, ir.Bool)
 		if err != "" {
@@ -156,6 +144,28 @@ func (w *writer) concatenate(id ir.NodeID) string {
 		out = term{v: v, is: true}
 	}
 	return w.give([]term{out}, []ir.ValueID{n.First})
+}
+
+// part is what a concatenation of type t has at a position within one of its tensors, and how many positions the tensor
+// has.
+func (w *writer) part(v ir.ValueID, t ir.Type, position term, d int) (part, size term, err string) {
+	x := term{v: v, is: true}
+	dims := w.out.Types[v].Dims
+	switch {
+	case slices.Contains(dims, ir.Const(0)) || len(dims) < len(t.Dims)-1:
+		return part, size, "it concatenates tensors without elements"
+	case len(dims) < len(t.Dims):
+		size = term{v: w.constant(ir.Arg{Kind: ir.ArgInt, V: 1}), is: true}
+		part, err = w.view(x, slices.Insert(slices.Clone(dims), d, ir.Const(1)))
+	default:
+		if size, err = w.size(x, d); err == "" {
+			part, err = w.take(x, position, d)
+		}
+	}
+	if err == "" {
+		part, err = w.cast(part, t.DType)
+	}
+	return part, size, err
 }
 
 // size is the size of x along a dim, an i64: a sum of ones, which kernels know without a loop.

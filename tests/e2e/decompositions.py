@@ -334,6 +334,18 @@ CASES: dict[str, Case] = {
         lambda x, m: torch.cat((x > 1, m), 0).logical_not(),
         [X, MASK],
     ),
+    "aten::stack": (
+        lambda x, y: torch.stack((x, y.exp(), x[:1].expand(5, 7)), 1).neg() * 2,
+        [X, Y],
+    ),
+    "aten::stack interleaves": (
+        lambda x: torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2) * x,
+        [IMAGE.repeat(1, 1, 1, 2)[..., :6].contiguous()],
+    ),
+    "aten::stack of dtypes": (
+        lambda x, y: torch.stack((x, (y * 9).int()), -1).sum(-1),
+        [X, Y],
+    ),
     "aten::scatter_add": (
         between(lambda x, y: x.scatter_add(1, x.argmax(1, True), y.sum(1, True))),
         [X, Y],

@@ -5,6 +5,7 @@
 package recipes
 
 import (
+	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,12 +22,27 @@ type recipe struct {
 	section  string
 	edits    []edit
 	commands []string
+	slow     []string // only with MYCELYA_SOAK
 }
 
 // edit puts text behind a line of a file, or makes a file, if after is empty.
 type edit struct{ file, after, text string }
 
 var recipes = []recipe{
+	{"Add an own op", []edit{
+		{"catalogue/own.go", "cmplx.Exp(x) - 1 }}},", `	{Name: "sinh",
+		Kind: KindElementwise, Args: "x", Takes: Numbers, DType: DTypeFloat, Shape: ShapeFirst, Pure: Pure,
+		ATen: one("aten::sinh", "0"), Kernel: unary("sinh", 41),
+		Meaning: Meaning{Float: math.Sinh, Complex: cmplx.Sinh}},`},
+		{"catalogue/aten_elementwise.go", `{Name: "aten::expm1", Elementwise`,
+			`	{Name: "aten::sinh", Elementwise: true, InPlace: "aten::sinh_"},`},
+		{"ir/eval/testdata/gen.py", `"bit_not": aten.bitwise_not,`, `    "sinh": aten.sinh,`},
+		{"csrc/exec/test/kernel_ops_test.cpp", "{MYC_K_EXPM1,", `    {MYC_K_SINH, "aten::sinh", "", 1, 4},`},
+	}, []string{
+		"scripts/gen.sh", ".venv/bin/python ir/eval/testdata/gen.py",
+		"go test ./catalogue/... ./ir/... ./kernel ./fusion ./codegen/... ./worker/ref ./tests/cuda",
+	}, []string{"scripts/test_cpp.sh"}},
+
 	{"Add a pass rule", []edit{
 		{"passes/simplify.go", `{"NegOfNeg", "neg (neg x) -> x"`,
 			"\t\t" + `{"CosOfNeg", "cos (neg x) -> cos x", ir.OpCos, innerIs(neg), signedNeg, innerBecomes(ir.OpCos)},`},
@@ -55,7 +71,7 @@ graph f.py:1 read {
 }
 -- out.ir --
 `},
-	}, []string{"go test ./passes -run ^TestGolden$ -update", "go test ./passes/... -skip ^TestMutants$"}},
+	}, []string{"go test ./passes -run ^TestGolden$ -update", "go test ./passes/... -skip ^TestMutants$"}, nil},
 
 	{"Add a pass", []edit{
 		{"passes/ones.go", "", `// Copyright (C) 2026 The Mycelya Authors
@@ -124,7 +140,7 @@ graph f.py:1 read {
 }
 -- out.ir --
 `},
-	}, []string{"go test ./passes -run ^TestGolden$ -update", "go test ./passes/... -skip ^TestMutants$"}},
+	}, []string{"go test ./passes -run ^TestGolden$ -update", "go test ./passes/... -skip ^TestMutants$"}, nil},
 }
 
 // TestRecipes also logs the time of each recipe's commands.
@@ -145,6 +161,9 @@ func TestRecipes(t *testing.T) {
 				apply(t, filepath.Join(dir, e.file), e)
 			}
 			start := time.Now()
+			if os.Getenv("MYCELYA_SOAK") != "" {
+				r.commands = append(r.commands, r.slow...)
+			}
 			for _, c := range r.commands {
 				words := strings.Fields(c)
 				cmd := exec.Command(words[0], words[1:]...)
@@ -157,11 +176,10 @@ func TestRecipes(t *testing.T) {
 	}
 }
 
-// copied is a folder with the module's Go packages and their data.
+// copied is a folder with the committed files, and with the Python environment of this checkout.
 func copied(t *testing.T) string {
 	dir := t.TempDir()
-	list := exec.Command("git", "ls-files", "-z", "go.mod", "go.sum", "catalogue", "ir", "passes", "fusion", "codegen",
-		"kernel", "proto", "tests/*.go", "tests/golden")
+	list := exec.Command("git", "ls-files", "-z")
 	list.Dir = "../.."
 	names, err := list.Output()
 	require.NoError(t, err)
@@ -170,8 +188,16 @@ func copied(t *testing.T) string {
 		require.NoError(t, err)
 		to := filepath.Join(dir, name)
 		require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o755))
-		require.NoError(t, os.WriteFile(to, data, 0o644))
+		mode := os.FileMode(0o644)
+		if bytes.HasPrefix(data, []byte("#!")) {
+			mode = 0o755
+		}
+		require.NoError(t, os.WriteFile(to, data, mode))
 	}
+	root, err := filepath.Abs("../..")
+	require.NoError(t, err)
+	require.NoError(t, os.Symlink(filepath.Join(root, ".venv"), filepath.Join(dir, ".venv")))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "build"), 0o755))
 	return dir
 }
 
