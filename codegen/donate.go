@@ -25,7 +25,7 @@ func (p *planner) donate(id ir.NodeID) (bool, error) {
 	if n.Op != ir.OpCopy && !p.g.Elementwise(id) || len(p.u.at[n.First]) == 0 {
 		return false, nil
 	}
-	if err := p.settle(id); err != nil {
+	if err := p.expressWindows(id); err != nil {
 		return false, err
 	}
 	args := p.g.NodeArgs(id)

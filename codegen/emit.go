@@ -109,7 +109,7 @@ func (p *planner) update(id ir.NodeID) error {
 	if p.g.Immediate(base) {
 		return fmt.Errorf("its base is a number")
 	}
-	if err := p.settle(id); err != nil {
+	if err := p.expressWindows(id); err != nil {
 		return err
 	}
 	if p.u.root[base] != base {
@@ -186,7 +186,7 @@ func (p *planner) resize(id ir.NodeID) error {
 	}
 	old := ir.ValueID(p.g.Args[n.ArgLo].V)
 	root := p.u.root[old]
-	if err := p.settle(id); err != nil {
+	if err := p.expressWindows(id); err != nil {
 		return err
 	}
 	window, err := p.locate(old)
@@ -218,7 +218,7 @@ func (p *planner) resize(id ir.NodeID) error {
 // see the same memory, as they do in PyTorch.
 func (p *planner) call(id ir.NodeID, name string, args []ir.Arg) error {
 	g, n := p.g, &p.g.Nodes[id]
-	if err := p.settle(id); err != nil {
+	if err := p.expressWindows(id); err != nil {
 		return err
 	}
 	targets := p.targets[:0] // the places of the roots that the call writes; empty: it writes none

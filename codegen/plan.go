@@ -261,8 +261,9 @@ func (p *planner) locate(v ir.ValueID) (place, error) {
 	return place{buffer: at.buffer, offset: offset}, nil
 }
 
-// settle makes every window on the roots of a node expressible, before the node decides which buffers it may write.
-func (p *planner) settle(node ir.NodeID) error {
+// expressWindows makes every window on the roots of a node expressible, before the node decides which buffers it may
+// write.
+func (p *planner) expressWindows(node ir.NodeID) error {
 	var err error
 	p.g.Uses(node, func(v ir.ValueID, _ bool) {
 		if err == nil && !p.g.Immediate(v) {

@@ -10,10 +10,11 @@ import (
 	"github.com/mycelya/mycelya/ir/decomp"
 )
 
-// An operator on lists applies one operator to thousands of tensors. Consecutive operators on lists compute each tensor
-// with the same few others: a parameter, its gradient and its state. These values are a row. Rows that differ only in
-// sizes and numbers are computed by the same loops, so the loops of two rows stand for those of all rows of a class.
-// They are two, because one tensor in a list is no list.
+// An operator on lists (aten::_foreach_*) applies one operator to each tensor of a list. Consecutive operators on lists
+// use the tensors of one index together: a parameter, its gradient and its state. The values of one index are a row. The
+// same loops compute all rows that differ only in sizes and numbers; such rows are a class. So the graph contains only
+// two rows of each class, and their loops stand for those of the others. One row would not be enough, because a list of
+// one tensor is treated as a tensor.
 
 // kept is how many rows of a class stay in a graph.
 const kept = 2

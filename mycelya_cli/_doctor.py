@@ -307,7 +307,7 @@ def _variables() -> Iterator[Finding]:
 
 
 def _machine(text: str) -> Iterator[Finding]:
-    """Whether a machine as in MYCELYA_MACHINE could be launched."""
+    """Whether a machine as in MYCELYA_MACHINE could be started."""
     try:
         provider, options = _paths.options_of(text)
         (answer,) = _go.ask("check", provider, options=options, wait=60)["providers"]
@@ -316,11 +316,11 @@ def _machine(text: str) -> Iterator[Finding]:
         return
     if answer["error"]:
         remedy = answer["error"]
-        yield Finding(f"machine {text}", "fail", "cannot be launched", remedy)
+        yield Finding(f"machine {text}", "fail", "cannot be started", remedy)
     elif answer["checked"]:
-        yield _ok(f"machine {text}", "can be launched")
+        yield _ok(f"machine {text}", "can be started")
     else:
-        text_ = "its provider cannot tell before a launch"
+        text_ = "its provider cannot tell before a start"
         yield Finding(f"machine {text}", "note", text_)
 
 
@@ -397,7 +397,7 @@ _CHECKS: list[Callable[[], Iterator[Finding]]] = [
     "--machine",
     "-m",
     metavar="PROVIDER[:TARGET]",
-    help="Also check whether this machine could be launched, as ssh:gpu1.",
+    help="Also check whether this machine could be started, as ssh:gpu1.",
 )
 @_show.json_option
 @click.pass_context

@@ -46,8 +46,8 @@ func (s *session) lend() (lentWorker, error) {
 	return lentWorker{s.instance, s.life}, nil
 }
 
-// launch starts the worker, or takes the first device's.
-func (s *session) launch() (provider.Instance, error) {
+// bringUp starts the worker, or takes the first device's.
+func (s *session) bringUp() (provider.Instance, error) {
 	if s.first != nil {
 		var err error
 		s.lent, err = s.first.lend()
@@ -64,7 +64,7 @@ func (s *session) launch() (provider.Instance, error) {
 		if spec.Again && spec.Device == "" {
 			spec.Device = s.computed() // not what another host, or this one now, would choose
 		}
-		start := s.provider.Launch
+		start := s.provider.Start
 		if s.paths.Request.Attach {
 			start = s.provider.Attach
 		}

@@ -31,7 +31,7 @@ type fakeMachine struct {
 	named       string // the client of its first session
 }
 
-func (m *fakeMachine) Launch(context.Context, provider.Spec) (provider.Instance, error) {
+func (m *fakeMachine) Start(context.Context, provider.Spec) (provider.Instance, error) {
 	return m, nil
 }
 func (m *fakeMachine) OneStream() bool { return m.single }

@@ -23,7 +23,7 @@ import (
 
 // fakeWorker is the other end of a session; a test sends and receives each of its frames.
 type fakeWorker struct {
-	provider.LaunchOnly
+	provider.StartOnly
 	testing.TB
 	conn   *transport.Conn
 	server net.Conn
@@ -36,8 +36,8 @@ type fakeWorker struct {
 	uploads map[uint64]*fakeUpload // in pieces, by number, until they are complete
 }
 
-func (w *fakeWorker) Launch(context.Context, provider.Spec) (provider.Instance, error) { return w, nil }
-func (w *fakeWorker) Credentials() *transport.Credentials                              { return nil }
+func (w *fakeWorker) Start(context.Context, provider.Spec) (provider.Instance, error) { return w, nil }
+func (w *fakeWorker) Credentials() *transport.Credentials                             { return nil }
 func (w *fakeWorker) Handle() provider.Handle {
 	return provider.Handle{Provider: "fake", ID: "1"}
 }

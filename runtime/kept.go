@@ -228,9 +228,9 @@ func (s *session) notKept(a core.NotKept) {
 	s.log.Warn(text, "error", a.Err)
 }
 
-// relaunch performs core.Relaunch, on the sender: it starts another worker in place of a lost one. That of a paused
+// restart performs core.Restart, on the sender: it starts another worker in place of a lost one. That of a paused
 // session starts when the session goes on.
-func (s *session) relaunch() {
+func (s *session) restart() {
 	s.mu.Lock()
 	instance, received := s.instance, s.received
 	s.worker = s.life

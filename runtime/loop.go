@@ -259,8 +259,8 @@ func (s *session) performSending(action core.Action) {
 	case core.Send:
 		s.pace.asked = s.pace.asked || a.Type == transport.Read || a.Type == transport.Sync
 		s.perform(a)
-	case core.Relaunch:
-		s.relaunch()
+	case core.Restart:
+		s.restart()
 	default:
 		s.perform(action)
 	}

@@ -63,15 +63,15 @@ func (s *session) lost(life int, err error) {
 	}
 	final := why == transport.AnotherClient
 	s.loseFor(life, &Error{Kind: KindLost, Text: fmt.Sprintf("%s is lost: %s All tensors on it are gone. "+
-		"Call %s to use the device again.%s", s.device(), what, s.restart(instance), logTail(log))}, what, final)
+		"Call %s to use the device again.%s", s.device(), what, s.remedy(instance), logTail(log))}, what, final)
 	if s.detached() || s.first != nil {
-		return // it may have other clients, or serves the first device; relaunch stops it
+		return // it may have other clients, or serves the first device; restart stops it
 	}
 	go stop(instance) // nothing can use it any more: another one replaces it, or comes with a restart
 }
 
-// restart is the call that makes the device usable again.
-func (s *session) restart(instance provider.Instance) string {
+// remedy is the call that makes the device usable again.
+func (s *session) remedy(instance provider.Instance) string {
 	switch {
 	case s.paths.Request.Session == "":
 		return fmt.Sprintf("torch.mycelya.restart(%d)", s.index)

@@ -146,7 +146,7 @@ func TestAStoppedWorkerSaysSo(t *testing.T) {
 
 // stdioWorker is a worker whose only stream is its stdin and stdout.
 type stdioWorker struct {
-	provider.LaunchOnly
+	provider.StartOnly
 	path          string
 	cmd           *exec.Cmd
 	stdin, stdout *os.File
@@ -154,7 +154,7 @@ type stdioWorker struct {
 	dialled       bool
 }
 
-func (w *stdioWorker) Launch(context.Context, provider.Spec) (provider.Instance, error) {
+func (w *stdioWorker) Start(context.Context, provider.Spec) (provider.Instance, error) {
 	w.cmd, w.ended = exec.Command(w.path, "--stdio", "--backend", "ref"), make(chan struct{})
 	w.cmd.Stderr = new(bytes.Buffer)
 	in, stdin, err := os.Pipe()

@@ -22,7 +22,7 @@ const (
 )
 
 // pause ends the worker after a checkpoint of all that was submitted. Until resume, the session has no worker and the
-// sender waits in relaunch: to the core, the worker is lost and another one starts slowly. What is submitted meanwhile
+// sender waits in restart: to the core, the worker is lost and another one starts slowly. What is submitted meanwhile
 // stays in the queue. The caller lets no more in.
 func (s *session) pause(t *Ticket) error {
 	keeper, ok := s.provider.(provider.Keeper)

@@ -37,7 +37,7 @@ func frameBytes(m protobuf.Message, body []byte) uint64 {
 // start starts the worker and exchanges Hellos.
 func (s *session) start() {
 	began := time.Now()
-	instance, err := s.launch()
+	instance, err := s.bringUp()
 	if err != nil {
 		text := fmt.Sprintf("%s could not start its worker: %v", s.device(), err)
 		s.lose(s.worker, &Error{Kind: KindRuntime, Text: text}, "")

@@ -31,8 +31,8 @@ type Executor interface {
 	// since then is poisoned. failed is the number of failed steps. errs are at most MaxErrors of them; the first is the
 	// one whose op was recorded first.
 	Run(p Prepared, params, inputs, outputs, frees []uint64, call uint64) (failed int, errs []StepError)
-	// Settle runs only the steps of a program that set flags or the default dtype.
-	Settle(p Prepared, params []uint64)
+	// SetFlags runs only the steps of a program that set flags or the default dtype.
+	SetFlags(p Prepared, params []uint64)
 	// Leave sets how many of the processor's cores the next runs must leave to other processes.
 	Leave(cores int)
 	// Time makes the next run write when each of its steps began and ended: two words by step, in nanoseconds since 1970;

@@ -15,7 +15,7 @@ package worker
 
 // The executor's functions. A library that lacks one is refused.
 #define FUNCTIONS(X) \
-  X(abi_version) X(new) X(delete) X(info) X(prepare) X(drop) X(run) X(settle) X(upload_begin) X(upload_end) X(read) \
+  X(abi_version) X(new) X(delete) X(info) X(prepare) X(drop) X(run) X(set_flags) X(upload_begin) X(upload_end) X(read) \
   X(read_done) X(free) X(poison) X(sync) X(usage) X(trim) X(load) X(entry) X(unload) X(leave) X(watch) \
   X(contents) X(state) X(set_state)
 #define FIELD(f) myc_exec_fn_##f f;
@@ -66,8 +66,8 @@ static int32_t x_run(exec_state* s, myc_prog* p, const uint64_t* params, uint64_
   return s->a.run(s->x, p, params, np, in, ni, out, no, frees, nf, launches, nl, call, s->errors, MAX_ERRORS,
                   &s->fused, times);
 }
-static void x_settle(exec_state* s, myc_prog* p, const uint64_t* params, uint64_t np) {
-  s->a.settle(s->x, p, params, np);
+static void x_set_flags(exec_state* s, myc_prog* p, const uint64_t* params, uint64_t np) {
+  s->a.set_flags(s->x, p, params, np);
 }
 static void x_watch(exec_state* s, void* place) { s->a.watch(s->x, place); }
 static void x_leave(exec_state* s, int32_t cores) { s->a.leave(s->x, cores); }
@@ -426,9 +426,9 @@ func (x *torchExecutor) Run(p Prepared, params, inputs, outputs, frees []uint64,
 	return failed, errs
 }
 
-func (x *torchExecutor) Settle(p Prepared, params []uint64) {
+func (x *torchExecutor) SetFlags(p Prepared, params []uint64) {
 	pw, np := words(params)
-	C.x_settle(x.s, p.(*torchProgram).prog, pw, np)
+	C.x_set_flags(x.s, p.(*torchProgram).prog, pw, np)
 }
 
 func (x *torchExecutor) Leave(cores int) { C.x_leave(x.s, C.int32_t(cores)) }

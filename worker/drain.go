@@ -14,16 +14,16 @@ import (
 )
 
 const (
-	// stopText is what clients of a worker that is being stopped are told.
+	// stopText is the answer to the clients of a worker that is being stopped.
 	stopText = "The worker is being stopped."
-	// A session that is told to end has no more frames to handle when nothing has come at drainLooks looks in a row.
-	// Looks are counted, not time, because the process may not run for a while.
+	// A session that was told to end has received all its frames if drainLooks checks in a row, drainLook apart, find no
+	// new one. Checks are counted instead of time, because the system may not run the process for a while.
 	drainLook  = 10 * time.Millisecond
 	drainLooks = 10
-	// How long the session of a client that has lost its place may take to end.
+	// yieldWait limits the time in which a session must end after another client has taken the worker over.
 	yieldWait = 10 * time.Second
-	// How long a client may take to read the last frame. One that has lost its connection tries to connect again every
-	// two seconds.
+	// lastWait limits the time in which a client must read the last frame. A client whose connection is lost has
+	// lastWaitLink, because it tries to connect every two seconds.
 	lastWait     = time.Second
 	lastWaitLink = 3 * time.Second
 )
@@ -90,9 +90,9 @@ func (s *Supervisor) place(c *net.UnixConn) error {
 	return p.give(c)
 }
 
-// entered notes the client of a process, whose Hello has come. A worker for one client ends the sessions of another one
-// first. What they have sent is done. A session that does not end in time is killed. Those whose Hello has not come yet
-// come later than this one.
+// entered notes the client of a process after the client's Hello. If the worker serves one client at a time, it first
+// ends the sessions of the other client: it completes what they have sent, and kills a session that does not end within
+// yieldWait. It leaves a process alone whose client has not sent its Hello yet: that client is the newer one.
 func (s *Supervisor) entered(of *process, client string) {
 	if !s.Single {
 		return

@@ -197,7 +197,7 @@ func newPlans(l *launcher, p *proto.Program) (*plans, error) {
 func (s *plans) launches(params []uint64) (words []uint64, waiting int) {
 	p := s.find(params)
 	if p.pending != 0 {
-		p.settle(params)
+		p.takeReady(params)
 	}
 	for i := range p.numbers {
 		if n := &p.numbers[i]; params[n.param] != n.value {
@@ -275,8 +275,8 @@ func (s *plans) want(number uint32, v cuda.Variant) *kernels.Kernel {
 	return c
 }
 
-// settle finds the groups that have become ready, and encodes the words of all ready groups.
-func (p *plan) settle(params []uint64) {
+// takeReady finds the groups that have become ready, and encodes the words of all ready groups.
+func (p *plan) takeReady(params []uint64) {
 	pending := 0
 	for i := range p.groups {
 		g := &p.groups[i]

@@ -82,13 +82,13 @@ func (l *lender) leave(pid uint64) {
 	for name, x := range l.names {
 		if x.to == pid {
 			delete(l.names, name)
-			l.settle(x)
+			l.end(x)
 		}
 	}
 	for _, x := range l.loans {
 		switch {
 		case x.of == b && x.to == 0, x.to == pid && x.taken:
-			l.settle(x)
+			l.end(x)
 		case x.of == b:
 			x.of = nil
 		}
@@ -98,8 +98,8 @@ func (l *lender) leave(pid uint64) {
 	}
 }
 
-// settle ends a loan. Its memory may be lent again to the process that has filled it.
-func (l *lender) settle(x *loan) {
+// end ends a loan. Its memory may be lent again to the process that has filled it.
+func (l *lender) end(x *loan) {
 	delete(l.loans, x.number)
 	if x.of == nil {
 		_ = x.file.Close()
@@ -213,7 +213,7 @@ func (l *lender) pass(pid uint64, number int, name string, to, bytes uint64) err
 		l.names[name] = x
 		return nil
 	}
-	l.settle(x)
+	l.end(x)
 	return err
 }
 
@@ -225,7 +225,7 @@ func (l *lender) drop(pid uint64, number int) error {
 	if x == nil {
 		return fmt.Errorf("there is no memory %d", number)
 	}
-	l.settle(x)
+	l.end(x)
 	return nil
 }
 
@@ -250,7 +250,7 @@ func (l *lender) taken(pid uint64, number int) error {
 	if x == nil || !x.taken || x.to != pid {
 		return fmt.Errorf("there is no memory %d", number)
 	}
-	l.settle(x)
+	l.end(x)
 	return nil
 }
 

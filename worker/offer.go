@@ -20,16 +20,17 @@ import (
 )
 
 const (
-	// maxOffers bounds the uploads of a session that are copied or kept at the same time.
+	// maxOffers limits the uploads of a session that are read from kept files, or written to them, at the same time.
 	maxOffers  = maxDrafts - 1
 	offerChunk = 1 << 20
-	// maxBehind bounds the bytes that are not on their way to the disk yet when the last piece has arrived. An upload
-	// with more is not kept: the session would have to wait for the disk.
+	// maxBehind limits the bytes of an upload that still have to be written to disk when its last piece has arrived. An
+	// upload with more is not kept, because the session would have to wait for the disk.
 	maxBehind = 64 << 20
 )
 
-// offer takes the hash of an upload that arrives in pieces. If the same bytes are kept, they are read in the
-// background. If the client knows a file with them, the worker fetches that. Otherwise those that arrive are kept.
+// offer handles the hash of an upload that arrives in pieces. If a file with these bytes is kept, the worker reads it in
+// the background. If the client knows where such a file is, the worker fetches it. Otherwise the worker keeps the bytes
+// that arrive.
 func (s *session) offer(h transport.Header) error {
 	var m proto.Offer
 	if err := decode(h, s.c.MetaBytes(), &m); err != nil {

@@ -166,8 +166,8 @@ func (s *session) fail(cause *Error) {
 // skip is what a call does that does not run because of a failure: it frees, and it sets flags. The storages that it
 // should have made are poisoned; those that exist keep their content.
 func (s *session) skip(p *program, c *proto.Call) {
-	if p.settles && p.err == nil {
-		s.x.Settle(p.prepared, c.Params)
+	if p.setsFlags && p.err == nil {
+		s.x.SetFlags(p.prepared, c.Params)
 	}
 	s.x.Poison(slices.DeleteFunc(slices.Clone(c.Outputs), func(id uint64) bool { return id == 0 }), s.halt)
 	s.free(c.Frees)

@@ -25,19 +25,19 @@ const (
 
 // program is one entry of the store: ready to run, or with the error of its preparation.
 type program struct {
-	key      string
-	params   int
-	bytes    int64 // of memory
-	inputs   []uint32
-	outputs  []uint32
-	prepared Prepared
-	steps    int
-	settles  bool // it has steps that set flags or the default dtype
-	err      error
-	last     proto.Call // its last call, complete except for the key
-	lastSeq  uint64     // that call's sequence number; 0 before the first call
-	noted    noted      // in the journal
-	holders  int        // references from the cache and from newest; under store.mu
+	key       string
+	params    int
+	bytes     int64 // of memory
+	inputs    []uint32
+	outputs   []uint32
+	prepared  Prepared
+	steps     int
+	setsFlags bool // it has steps that set flags or the default dtype
+	err       error
+	last      proto.Call // its last call, complete except for the key
+	lastSeq   uint64     // that call's sequence number; 0 before the first call
+	noted     noted      // in the journal
+	holders   int        // references from the cache and from newest; under store.mu
 }
 
 // store keeps a session's programs by key, bounded by cost. One goroutine uses it. The cache's goroutine calls release,
@@ -154,15 +154,15 @@ func load(x Executor, encoded []byte) (*program, error) {
 		return nil, err
 	}
 	out := &program{key: string(p.Key), params: int(p.Params), inputs: p.Inputs, outputs: p.Outputs, steps: len(p.Steps)}
-	out.settles = slices.ContainsFunc(p.Steps, Settles)
+	out.setsFlags = slices.ContainsFunc(p.Steps, SetsFlag)
 	out.bytes = PreparedBytes(p) + runBytes(p) + entry + int64(8*p.Params) + int64(12*(len(p.Inputs)+len(p.Outputs)))
 	out.prepared, out.err = x.Prepare(p)
 	return out, nil
 }
 
-// Settles reports whether a step sets a flag or the default dtype. Such steps run after a failure, too: the recorder
+// SetsFlag reports whether a step sets a flag or the default dtype. Such steps run after a failure, too: the recorder
 // does not repeat them.
-func Settles(s *proto.Step) bool {
+func SetsFlag(s *proto.Step) bool {
 	op := s.GetCall().GetOp()
 	return op == "mycelya::set_default_dtype" || op == "mycelya::set_flag"
 }

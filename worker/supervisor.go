@@ -84,19 +84,20 @@ type started struct {
 	err error
 }
 
-// end is how a process has ended.
+// end describes a process that has ended.
 type end struct {
-	names   []string // that clients have asked for
-	session string   // that a client has proved to own; "" if none has
+	names   []string // the session names that clients have asked it for
+	session string   // the session name that a client has proved to own; "" if none has
 	reply   *proto.EndedReply
 }
 
 const (
-	// Connections whose first bytes have not come. When there is another one, the oldest is closed, so that silent
-	// connections keep no client out. They take at most one of descriptorShare descriptors of the process.
+	// maxPending limits the connections that have not sent their first bytes yet. When one more arrives, the supervisor
+	// closes the oldest of them, so that silent connections cannot keep clients out. They may use at most one in
+	// descriptorShare of the file descriptors of the process.
 	maxPending      = 64
 	descriptorShare = 4
-	// Names of sessions that clients who have not proved who they are have asked a process for.
+	// maxNames limits the session names that a process notes for clients that have not proved who they are.
 	maxNames = 64
 	// Ends that are kept for clients that ask.
 	maxEnds = 64

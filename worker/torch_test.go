@@ -104,7 +104,7 @@ var functions = []string{
 	"prepare",
 	"drop",
 	"run",
-	"settle", "upload_begin",
+	"set_flags", "upload_begin",
 	"upload_end",
 	"read",
 	"read_done",

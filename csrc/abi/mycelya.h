@@ -396,7 +396,7 @@ typedef int32_t (*myc_exec_fn_run)(myc_exec*, myc_prog*, const uint64_t* params,
                                    const uint64_t* launches, uint64_t n_launches, uint64_t call_id,
                                    myc_step_error* errs, int32_t cap, myc_fused*, uint64_t* times);
 // Runs only the steps of a program that set flags or the default dtype.
-typedef void (*myc_exec_fn_settle)(myc_exec*, myc_prog*, const uint64_t* params, uint64_t n_params);
+typedef void (*myc_exec_fn_set_flags)(myc_exec*, myc_prog*, const uint64_t* params, uint64_t n_params);
 // Says how many cores of the processor others use during the following runs.
 typedef void (*myc_exec_fn_leave)(myc_exec*, int32_t cores);
 // Machine code of kernels on the executor's device. Any thread may call these three functions at any time, also during

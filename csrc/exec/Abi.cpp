@@ -118,10 +118,10 @@ MYC_EXPORT int32_t myc_exec_run(myc_exec* exec, myc_prog* prog, const uint64_t* 
   return 1;
 }
 
-MYC_EXPORT void myc_exec_settle(myc_exec* exec, myc_prog* prog, const uint64_t* params, uint64_t n_params) {
+MYC_EXPORT void myc_exec_set_flags(myc_exec* exec, myc_prog* prog, const uint64_t* params, uint64_t n_params) {
   Guarded(nullptr, 0, [&] {
     Scope scope(exec->executor.device().device());
-    Settle(exec->executor, *prog->program, params, n_params);
+    SetFlags(exec->executor, *prog->program, params, n_params);
     return 0;
   });
 }
@@ -272,7 +272,7 @@ MYC_SAME(run);
 MYC_SAME(load);
 MYC_SAME(entry);
 MYC_SAME(unload);
-MYC_SAME(settle);
+MYC_SAME(set_flags);
 MYC_SAME(upload_begin);
 MYC_SAME(upload_end);
 MYC_SAME(read);

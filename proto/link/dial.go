@@ -14,13 +14,14 @@ import (
 )
 
 const (
-	// answerWait bounds a handshake.
+	// answerWait limits the time of a handshake.
 	answerWait = 10 * time.Second
-	// The first connection may come to the process of another session, which says so, or end before it has an answer.
-	// Then the client connects again: so often if it is told to, and so often if the connection ends.
+	// The first connection may reach the process of another session, which tells the client to connect again, or it may
+	// end before the handshake is answered. The client connects again at most maxAgain times in the first case, and at most
+	// maxTries times in the second.
 	maxAgain = 64
 	maxTries = 3
-	// A client tries to connect again after firstPause, then after twice the pause, up to lastPause.
+	// The pause before a new attempt is firstPause, and doubles with each attempt up to lastPause.
 	firstPause = 20 * time.Millisecond
 	lastPause  = 2 * time.Second
 )

@@ -52,16 +52,16 @@ type Stream struct {
 }
 
 const (
-	// A record is written in parts that fill a TLS record: the header and the first bytes, then the rest.
+	// A record is written in two parts, so that the header and the first bytes fill one TLS record.
 	firstPart = 16<<10 - recordBytes
-	// Memory of so many bytes is used where it lies while it is sent.
+	// A body of at least lentBytes is sent from the caller's memory, without a copy.
 	lentBytes = 256 << 10
-	// byeWait is how long Close tries to say bye.
+	// byeWait limits the time in which Close sends its last record, the bye.
 	byeWait = 200 * time.Millisecond
-	// Reading ahead ends when nothing comes for aheadPause, and after aheadMost.
+	// Reading ahead stops when no bytes have arrived for aheadPause, and after aheadMost at the latest.
 	aheadPause = 5 * time.Millisecond
 	aheadMost  = 100 * time.Millisecond
-	// A writer who waits for room looks so often whether it has some.
+	// roomPause is the interval at which a writer that waits for buffer space checks for it.
 	roomPause = 20 * time.Millisecond
 )
 

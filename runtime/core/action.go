@@ -38,7 +38,7 @@ type (
 		Base     uint64   // of Checkpoint and Restore: the number of the last checkpoint; 0: none
 	}
 
-	// Replace says that the worker is lost and will be replaced: the sender gets a Relaunch. Err says how it was lost.
+	// Replace says that the worker is lost and will be replaced: the sender gets a Restart. Err says how it was lost.
 	Replace struct{ Err error }
 
 	// NotKept says that a checkpoint has failed. Off: the worker will not be replaced if it is lost.
@@ -47,9 +47,9 @@ type (
 		Off bool
 	}
 
-	// Relaunch starts another worker, whose WorkerStarted or WorkerLost follows. The receiver of the last one has ended
+	// Restart starts another worker, whose WorkerStarted or WorkerLost follows. The receiver of the last one has ended
 	// before it.
-	Relaunch struct{}
+	Restart struct{}
 
 	// Fill writes the body of the answer that was stepped last to the ticket's memory, or to new memory for a Guess.
 	// Filled follows.
@@ -103,5 +103,5 @@ func (Failing) action()    {}
 func (Disconnect) action() {}
 func (End) action()        {}
 func (Replace) action()    {}
-func (Relaunch) action()   {}
+func (Restart) action()    {}
 func (NotKept) action()    {}

@@ -13,7 +13,7 @@ import (
 
 // answer takes a frame of the worker.
 func (s *State) answer(ev *Answer, out []Action) []Action {
-	if s.why != nil || s.history.stage == orphaned || s.history.stage == relaunched {
+	if s.why != nil || s.history.stage == orphaned || s.history.stage == restarting {
 		return out // what the answer was for has ended with the session, or another worker will answer
 	}
 	switch m := ev.Message.(type) {

@@ -185,7 +185,7 @@ func (s *State) workerStarted(ev WorkerStarted, out []Action) []Action {
 		return out
 	}
 	s.phase, s.maxBlocks = running, ev.MaxBlocks
-	if s.history.stage == relaunched {
+	if s.history.stage == restarting {
 		return s.restore(out)
 	}
 	return out

@@ -242,7 +242,7 @@ func TestUploadsOfAFailedCheckpoint(t *testing.T) {
 	again := func(last, restore uint64) { // a new worker gets the uploads again
 		t.Helper()
 		require.Contains(t, s.Step(WorkerLost{Err: lost}, nil), Replace{lost})
-		next(Relaunch{})
+		next(Restart{})
 		require.Equal(t, []Action{Send{Type: transport.Restore, Seq: restore, Base: 1}}, s.Step(WorkerStarted{}, nil))
 		s.Step(&Answer{Seq: restore, Message: &proto.StateReply{At: 1}}, nil)
 		for i := uint64(2); i <= last; i++ {

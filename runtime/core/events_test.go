@@ -171,7 +171,7 @@ func (s *simulation) checkpoint() {
 // loseWorker is the end of a worker that another one replaces.
 func (s *simulation) loseWorker() {
 	h := &s.state.history
-	if s.gone != nil || s.state.phase != running || h.made == 0 || h.relaunches >= maxRelaunches {
+	if s.gone != nil || s.state.phase != running || h.made == 0 || h.restarts >= maxRestarts {
 		return
 	}
 	lost := s.replaced
@@ -196,8 +196,8 @@ func (s *simulation) endFill() {
 func (s *simulation) senderGoesOn() {
 	switch {
 	case s.starts == 0 || s.exited:
-	case s.relaunching:
-		s.relaunching = false
+	case s.restarting:
+		s.restarting = false
 		if s.IntN(8) == 0 {
 			s.step(WorkerLost{Err: errors.New("it does not start")})
 			return

@@ -14,11 +14,13 @@ import (
 )
 
 const (
-	// MaxKept bounds the uploads and calls that are kept for a new worker, in bytes. Beyond it the next checkpoint comes
-	// at once. As many bytes again may come until the worker has made it.
+	// MaxKept limits the bytes of the uploads and calls that the client keeps in order to repeat them on a new worker. When
+	// they exceed it, the client asks for a checkpoint at once. Until the worker has made it, the client may keep as many
+	// bytes again.
 	MaxKept = 1 << 30
-	// maxRelaunches bounds the workers that are started after one checkpoint: what ends each of them would end more.
-	maxRelaunches = 3
+	// maxRestarts limits the workers that are started from one checkpoint. If all of them are lost, the frames since the
+	// checkpoint are the likely cause, and would end further workers too.
+	maxRestarts = 3
 )
 
 // history is what was sent since the last checkpoint. If the worker is lost, another one restores the checkpoint, and
@@ -32,11 +34,11 @@ type history struct {
 	bytes   uint64      // that they keep
 	pressed bool        // a checkpoint was submitted because of them
 
-	stage      stage
-	relaunches int            // since the last checkpoint
-	restoring  uint64         // the number of the Restore
-	left       []sentFrame    // frames that the new worker lacks
-	repeats    map[uint64]Ref // calls that it gets although the lost worker has done them
+	stage     stage
+	restarts  int            // since the last checkpoint
+	restoring uint64         // the number of the Restore
+	left      []sentFrame    // frames that the new worker lacks
+	repeats   map[uint64]Ref // calls that it gets although the lost worker has done them
 }
 
 // again is the sender's submission while it sends the bytes of an upload to a new worker.
@@ -46,9 +48,9 @@ type again struct{ upload Ref }
 type stage uint8
 
 const (
-	settled    stage = iota // there is a worker, or there will be none
+	steady     stage = iota // there is a worker, or there will be none
 	orphaned                // the worker is lost, and the sender does not know it yet
-	relaunched              // the sender starts another one
+	restarting              // the sender starts another one
 	restored                // which restores the checkpoint
 )
 
@@ -72,7 +74,7 @@ func (s *State) sendKept(f sentFrame, out []Action) []Action {
 		f.Keep = f.Type == transport.Upload
 		out = s.keep(f, out)
 	}
-	if h.stage != settled {
+	if h.stage != steady {
 		return out
 	}
 	return s.sendNow(f.Send, out)
@@ -136,7 +138,7 @@ func (s *State) checkpointed(seq uint64, t *ticket, m *proto.StateReply, out []A
 	var err error
 	h.asked, h.pressed = 0, false
 	if m.Status.GetKind() == 0 {
-		h.made, h.relaunches = seq, 0
+		h.made, h.restarts = seq, 0
 		out = s.forgetFrames(seq, out)
 	} else {
 		err = s.explain(nil, m.Status)
@@ -221,10 +223,10 @@ func (s *State) replace(err error, out []Action) ([]Action, bool) {
 	switch {
 	case h.stage == orphaned: // told before
 		return out, true
-	case h.made == 0 || h.relaunches == maxRelaunches || s.phase != running && h.stage == settled:
+	case h.made == 0 || h.restarts == maxRestarts || s.phase != running && h.stage == steady:
 		return out, false
 	}
-	h.relaunches++
+	h.restarts++
 	h.stage, h.restoring, h.left, h.repeats = orphaned, 0, nil, nil
 	s.phase, s.line, s.resent = starting, line{}, 0
 	out = append(out, Replace{err})
@@ -255,7 +257,7 @@ func (s *State) restoredReply(m *proto.StateReply, out []Action) []Action {
 	case m.At != h.made:
 		return append(out, Disconnect{fmt.Errorf("the worker has restored checkpoint %d instead of %d", m.At, h.made)})
 	}
-	h.stage, h.restoring = settled, 0
+	h.stage, h.restoring = steady, 0
 	h.left, h.repeats = append([]sentFrame(nil), h.frames...), map[uint64]Ref{}
 	return s.wake(out)
 }

@@ -19,13 +19,13 @@ func (s *State) next(out []Action) []Action {
 	}
 	n := len(out)
 	if s.history.stage == orphaned {
-		s.history.stage, s.awake = relaunched, true
-		return append(out, Relaunch{})
+		s.history.stage, s.awake = restarting, true
+		return append(out, Restart{})
 	}
-	for s.phase == running && s.history.stage == settled && len(s.history.left) > 0 && len(out) == n {
+	for s.phase == running && s.history.stage == steady && len(s.history.left) > 0 && len(out) == n {
 		out = s.repeat(out)
 	}
-	for s.phase == running && s.history.stage == settled && len(out) == n {
+	for s.phase == running && s.history.stage == steady && len(out) == n {
 		large, takes := s.readyLarge(), s.canTake()
 		switch {
 		case s.blocked != nil && !s.holdsBack(s.blocked):
@@ -126,7 +126,7 @@ func (s *State) dispatch(ev *Prepared, out []Action) []Action {
 	s.guesses.called(ev)
 	seq := s.nextSeq()
 	s.calls[seq] = ev.Call
-	if _, known := s.programs[ev.Program]; !known && s.history.stage == settled {
+	if _, known := s.programs[ev.Program]; !known && s.history.stage == steady {
 		s.programs[ev.Program] = struct{}{}
 		out = append(out, Send{Type: transport.Program, Seq: seq, Ref: ev.Call})
 	}

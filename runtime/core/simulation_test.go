@@ -80,7 +80,7 @@ type simulation struct {
 	images      map[uint64]image  // checkpoints that the worker has made, by number
 	outcomes    map[uint64]string // of calls that the worker has run: what failed, or ""
 	orphaned    bool              // the worker is lost, and there is no other one
-	relaunching bool              // the sender starts another one
+	restarting  bool              // the sender starts another one
 	again       bool              // frames may have old numbers,
 	restore     uint64            // smaller than that of the Restore,
 	lastAgain   uint64            // in their order
@@ -152,7 +152,7 @@ func (s *simulation) step(event Event) []Action {
 	if !s.state.history.on { // otherwise they are kept longer
 		require.LessOrEqual(s, s.bytes, limit, "bytes of uploads under way")
 	}
-	if s.asleep && s.gone == nil && s.state.history.stage == settled && !s.waitsForOffer() {
+	if s.asleep && s.gone == nil && s.state.history.stage == steady && !s.waitsForOffer() {
 		left := uint64(0)
 		for _, ev := range s.state.queue.items[s.state.queue.first:] {
 			require.True(s, small(ev), "%#v waits, and the sender sleeps", ev)
@@ -212,14 +212,14 @@ func (s *simulation) perform(event Event, action Action) {
 		s.step(WorkerLost{Err: a.Err})
 	case Replace:
 		s.replaced++
-		s.frames, s.reading, s.forgotten, s.orphaned, s.relaunching = nil, nil, false, true, false
+		s.frames, s.reading, s.forgotten, s.orphaned, s.restarting = nil, nil, false, true, false
 		clear(s.blocks)
 		clear(s.arriving)
 		clear(s.offers)
-	case Relaunch:
+	case Restart:
 		require.True(s, s.orphaned)
 		require.Nil(s, s.filling, "the receiver has ended")
-		s.relaunching = true
+		s.restarting = true
 	case NotKept:
 	default:
 		s.Fatalf("an unknown action: %T", action)
@@ -487,7 +487,7 @@ func TestSimulation(t *testing.T) {
 		})
 	}
 	for _, want := range []string{"Start", "Wake", "Exit", "Prepare", "Fill", "Give", "Complete", "Release", "Credit",
-		"Allow", "End", "Failing", "Replace", "Relaunch", "NotKept", "Send Checkpoint again false",
+		"Allow", "End", "Failing", "Replace", "Restart", "NotKept", "Send Checkpoint again false",
 		"Send Restore again false", "Send Begin again false", "Send Piece again false",
 		"Send Offer again false", "Send Settle again false", "Send Settle again true",
 		"Send Fail again false", "Send Resume again false",
@@ -503,7 +503,7 @@ func (s *simulation) drain() {
 		return
 	}
 	idle := func() bool {
-		return s.state.phase == running && s.state.history.stage == settled && len(s.state.history.left) == 0 &&
+		return s.state.phase == running && s.state.history.stage == steady && len(s.state.history.left) == 0 &&
 			s.state.blocked == nil && len(s.state.large) == 0 && s.prepare == nil && s.sending.Ref == nil && s.filling == nil &&
 			s.state.queue.empty() && len(s.frames) == 0 && len(s.reading) == 0
 	}

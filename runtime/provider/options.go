@@ -12,7 +12,7 @@ import (
 // Request is what a client asks of a provider.
 type Request struct {
 	Spec
-	Attach bool // use a worker that another process has launched
+	Attach bool // use a worker that another process has started
 	// Beside is 1 + the index of a device: Device is another one of the same worker. 0: the device has its own worker.
 	Beside int32
 }

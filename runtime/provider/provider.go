@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-// Package provider is the interface of a source of workers: launch a worker, open byte streams to it, learn how it
+// Package provider is the interface of a source of workers: start a worker, open byte streams to it, learn how it
 // ended, stop it, and find those that nobody stopped. It never handles tensors, programs or messages: a provider that
 // did would be a second client.
 package provider
@@ -58,14 +58,14 @@ type Handle struct {
 
 func (h Handle) String() string { return h.Provider + ":" + h.ID }
 
-// Provider launches workers.
+// Provider starts workers.
 type Provider interface {
-	// Launch returns when the worker can be dialled. If ctx ends first, Launch leaves no worker running.
-	Launch(ctx context.Context, s Spec) (Instance, error)
-	// Attach returns the worker that another process has launched with Detached and this Session. With Again, it launches
+	// Start returns when the worker can be dialled. If ctx ends first, Start leaves no worker running.
+	Start(ctx context.Context, s Spec) (Instance, error)
+	// Attach returns the worker that another process has started with Detached and this Session. With Again, it starts
 	// one in its place. ErrNotFound: none runs.
 	Attach(ctx context.Context, s Spec) (Instance, error)
-	// Sweep finds the user's instances, whichever process has launched them, and ends those that end chooses. It returns
+	// Sweep finds the user's instances, whichever process has started them, and ends those that end chooses. It returns
 	// all that it has found; after an error, those that it has found before.
 	Sweep(ctx context.Context, end func(Found) bool) ([]Found, error)
 }
@@ -76,13 +76,13 @@ type Here interface {
 	WorkersAreHere()
 }
 
-// Checker is a Provider that can tell before a launch whether a launch can succeed: credentials, quota, reachability.
+// Checker is a Provider that can tell before a start whether a start can succeed: credentials, quota, reachability.
 type Checker interface {
-	// Check returns within a few seconds. Its error is what Launch would return.
+	// Check returns within a few seconds. Its error is what Start would return.
 	Check(ctx context.Context, s Spec) error
 }
 
-// Keeper is a Provider that can launch a worker with Spec.Again in place of one that was stopped, with all that the
+// Keeper is a Provider that can start a worker with Spec.Again in place of one that was stopped, with all that the
 // stopped one has kept. Only its machines can pause.
 type Keeper interface {
 	// Keeps returns nil if a worker of s is such a one, else why not, as an Error.
@@ -102,30 +102,30 @@ type Price struct {
 	Date     string  `json:"priced"`   // of the price list, "2026-05-07"; "": the price does not change
 }
 
-// LaunchOnly is for embedding: a Provider whose workers end with this process, so that there is nothing to find.
-type LaunchOnly struct{}
+// StartOnly is for embedding: a Provider whose workers end with this process, so that there is nothing to find.
+type StartOnly struct{}
 
 // Attach implements Provider.
-func (LaunchOnly) Attach(context.Context, Spec) (Instance, error) {
-	return nil, Errorf(ErrNotFound, "The workers of this provider end with the process that has launched them.")
+func (StartOnly) Attach(context.Context, Spec) (Instance, error) {
+	return nil, Errorf(ErrNotFound, "The workers of this provider end with the process that has started them.")
 }
 
 // Sweep implements Provider.
-func (LaunchOnly) Sweep(context.Context, func(Found) bool) ([]Found, error) { return nil, nil }
+func (StartOnly) Sweep(context.Context, func(Found) bool) ([]Found, error) { return nil, nil }
 
 // Found is an instance that Sweep has found.
 type Found struct {
 	Handle
 	GPU   string
 	GPUs  int
-	Since time.Time // when it was launched; zero: not known
+	Since time.Time // when it was started; zero: not known
 	Until time.Time // when its lease ends; zero: never, or not known
 	Idle  time.Duration
-	// Used says that a client uses the instance, or that its launching process still runs. Such an instance is no leak.
+	// Used says that a client uses the instance, or that its starting process still runs. Such an instance is no leak.
 	Used  bool
 	Ended bool // by this Sweep
 	// Detached says that Attach finds the instance by its Session, with Options. Others can be reached by the process that
-	// has launched them only, which has the credentials.
+	// has started them only, which has the credentials.
 	Detached bool
 	Options  map[string]string
 }

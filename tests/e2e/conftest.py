@@ -103,7 +103,7 @@ def same_start():
 
 
 @pytest.fixture
-def settled():
+def used():
     """Uses the device once before the test.
 
     The first use records the seed, which would be part of the first program.

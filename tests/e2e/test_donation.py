@@ -107,7 +107,7 @@ def test_the_catalogue_is_read():
     assert len(ROWS) > 300 and len(PAIRS) > 60
 
 
-@pytest.mark.usefixtures("settled")
+@pytest.mark.usefixtures("used")
 def test_operands_that_end_and_operands_that_are_held():
     """Chains of values that end, and operands that the user still holds."""
 
@@ -121,7 +121,7 @@ def test_operands_that_end_and_operands_that_are_held():
     compare(f, torch.randn(5, 7), torch.randn(5, 7))
 
 
-@pytest.mark.usefixtures("settled")
+@pytest.mark.usefixtures("used")
 def test_results_that_fit_in_no_operand():
     """Near misses: other dtypes and sizes, expanded operands, windows, complex."""
 
@@ -142,7 +142,7 @@ def test_results_that_fit_in_no_operand():
     compare(f, torch.randn(5, 7), torch.arange(1, 36).view(5, 7), torch.rand(5, 7) > 0)
 
 
-@pytest.mark.usefixtures("settled")
+@pytest.mark.usefixtures("used")
 @pytest.mark.cpu_worker
 def test_an_error_leaves_the_operands():
     x = to_device(torch.ones(3))

@@ -15,7 +15,7 @@ from torch import nn
 
 import mycelya_torch
 
-pytestmark = [pytest.mark.fast, pytest.mark.usefixtures("settled")]
+pytestmark = [pytest.mark.fast, pytest.mark.usefixtures("used")]
 
 
 def line(offset: int = 0) -> str:

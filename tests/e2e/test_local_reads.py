@@ -27,7 +27,7 @@ MASK = (IDS != 0).long()
 
 
 @pytest.fixture(autouse=True)
-def local(settled):
+def local(used):
     """The client answers reads of this test."""
     before = _device.set_local_reads(_device.LocalReads.ON)
     torch.mycelya.reset_metrics()

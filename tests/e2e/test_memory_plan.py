@@ -63,7 +63,7 @@ def test_the_plan_lists_the_values_of_a_buffer(tmp_path):
     assert "mul.Tensor add_.Tensor exp_ sub_.Tensor tanh_\n" in memory
 
 
-@pytest.mark.usefixtures("settled")
+@pytest.mark.usefixtures("used")
 def test_explain_shows_the_peak_of_the_last_call():
     def step(n: int) -> float:
         x = torch.ones(n, device=DEVICE)

@@ -13,7 +13,7 @@ from helpers import DEVICE, freeze, to_device
 
 from mycelya_torch import _device
 
-pytestmark = pytest.mark.usefixtures("settled")
+pytestmark = pytest.mark.usefixtures("used")
 
 
 def reads(m):

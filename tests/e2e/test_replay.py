@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 from mycelya_torch import _device
 
-pytestmark = [pytest.mark.fast, pytest.mark.usefixtures("settled")]
+pytestmark = [pytest.mark.fast, pytest.mark.usefixtures("used")]
 
 
 def misses() -> int:

@@ -12,7 +12,7 @@ from helpers import DEVICE, run, to_device
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-pytestmark = pytest.mark.usefixtures("settled")
+pytestmark = pytest.mark.usefixtures("used")
 
 LAYERS = 40
 

@@ -315,11 +315,11 @@ def test_copies_of_conjugate_and_negative_views_have_their_strides(view):
             results += [y.to(torch.complex128), y.flip(0), y.unsafe_chunk(2, 0)]
         return results
 
-    def settled(x):
+    def view_of(x):
         leaves = torch.utils._pytree.tree_leaves(fn(x))
         return [(t.stride(), t.resolve_conj().resolve_neg()) for t in leaves]
 
-    compare(settled, torch.randn(3, 4, dtype=torch.complex64))
+    compare(view_of, torch.randn(3, 4, dtype=torch.complex64))
 
 
 SOLVERS = {

@@ -42,12 +42,12 @@ const most = 5
 
 // machine is a worker that runs already, as a provider and its instance. Clients reach it over a line.
 type machine struct {
-	provider.LaunchOnly
+	provider.StartOnly
 	addr        string
 	credentials *transport.Credentials
 }
 
-func (m *machine) Launch(context.Context, provider.Spec) (provider.Instance, error) { return m, nil }
+func (m *machine) Start(context.Context, provider.Spec) (provider.Instance, error) { return m, nil }
 func (m *machine) Credentials() *transport.Credentials                              { return m.credentials }
 func (m *machine) FDs() []int                                                       { return nil }
 func (m *machine) Stop(context.Context, time.Duration) error                        { return nil }

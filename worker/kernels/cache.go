@@ -173,7 +173,7 @@ func (c *Cache) work() {
 		c.queue[0] = nil
 		c.queue = c.queue[1:]
 		c.lock.Unlock()
-		c.settle(k, c.make(k))
+		c.finish(k, c.make(k))
 	}
 }
 
@@ -232,7 +232,7 @@ func (c *Cache) load(k *Kernel, cubin []byte, entries []string) error {
 	return nil
 }
 
-func (c *Cache) settle(k *Kernel, warning string) {
+func (c *Cache) finish(k *Kernel, warning string) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
 	k.print = nil

@@ -14,7 +14,7 @@ import (
 
 // runStep runs one step. After a failure only the steps of earlier ops run, and those that set flags or free.
 func (r *runner) runStep(i int, s *proto.Step) {
-	if r.cause != nil && !worker.Settles(s) && (s.GetFree() != nil || r.recordOf(i) == 0 || r.recordOf(i) >= r.record) {
+	if r.cause != nil && !worker.SetsFlag(s) && (s.GetFree() != nil || r.recordOf(i) == 0 || r.recordOf(i) >= r.record) {
 		r.spoil(s, r.cause)
 		return
 	}

@@ -152,8 +152,8 @@ func (x *executor) SetState(state []byte) error {
 	return nil
 }
 
-// Settle implements worker.Executor. No flag changes what this executor computes.
-func (x *executor) Settle(worker.Prepared, []uint64) {}
+// SetFlags implements worker.Executor. No flag changes what this executor computes.
+func (x *executor) SetFlags(worker.Prepared, []uint64) {}
 
 // Poison implements worker.Executor.
 func (x *executor) Poison(ids []uint64, e *worker.Error) {

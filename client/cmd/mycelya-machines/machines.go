@@ -226,7 +226,7 @@ func (t *tool) read(ctx context.Context, what, of, name string) (any, error) {
 	return map[string]any{"log": text}, err
 }
 
-// check says of each provider whether a launch can succeed, as far as the provider can tell.
+// check says of each provider whether a start can succeed, as far as the provider can tell.
 func (t *tool) check(ctx context.Context, names []string) any {
 	type result struct {
 		Provider string `json:"provider"`

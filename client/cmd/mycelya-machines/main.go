@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
 // Mycelya-machines lets the command line (mycelya_cli) use the providers without Python's torch: it finds machines,
-// ends them, reads their logs and metrics, and checks what a launch needs. It prints one JSON object on stdout. It
-// never launches a worker, and never opens a session.
+// ends them, reads their logs and metrics, and checks what a start needs. It prints one JSON object on stdout. It
+// never starts a worker, and never opens a session.
 //
 //	mycelya-machines list
 //	mycelya-machines end [-unused] PROVIDER:ID…

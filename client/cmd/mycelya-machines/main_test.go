@@ -27,8 +27,8 @@ type cloud struct {
 	bare bool // its instances tell nothing
 }
 
-func (*cloud) Launch(context.Context, provider.Spec) (provider.Instance, error) {
-	panic("this program never launches")
+func (*cloud) Start(context.Context, provider.Spec) (provider.Instance, error) {
+	panic("this program never starts")
 }
 
 func (c *cloud) Attach(_ context.Context, s provider.Spec) (provider.Instance, error) {

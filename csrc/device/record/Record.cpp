@@ -338,7 +338,7 @@ void PutResults(const Op& op, torch::jit::Stack* stack, c10::SmallVector<at::Ten
 }  // namespace
 
 void KeepBackwardInThisThreadSlow() {
-  this_thread.settled = true;
+  this_thread.keeps_backward = true;
   if (PyGILState_GetThisThreadState() != nullptr) {
     c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
   }

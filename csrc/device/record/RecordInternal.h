@@ -50,7 +50,7 @@ void EachTensor(const Op& op, at::ArrayRef<c10::IValue> args, F&& f) {
 // on again.
 void KeepBackwardInThisThreadSlow();
 inline void KeepBackwardInThisThread(const Thread& thread = this_thread) {
-  if (C10_UNLIKELY(!thread.settled)) KeepBackwardInThisThreadSlow();
+  if (C10_UNLIKELY(!thread.keeps_backward)) KeepBackwardInThisThreadSlow();
 }
 
 // ---- RecordWords.cpp ----

@@ -29,7 +29,7 @@ struct Thread {
   Spares tensors, storages;
   Range ids, addresses;
   void *origins, *shapes;  // caches of Origin.cpp and Shape.cpp
-  bool settled;            // see KeepBackwardInThisThread
+  bool keeps_backward;     // see KeepBackwardInThisThread
   bool keeps;              // it keeps freed memory
 };
 

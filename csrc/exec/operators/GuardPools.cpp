@@ -71,7 +71,7 @@ void CheckFractionalPool(const Operands& o, size_t n) {
 
 }  // namespace
 
-// All operators that resample: with a scale near 0, kernels read at wild places.
+// Operators that resample. With a scale near 0, their kernels would read far outside of the input.
 void CheckScales(const Operands& o) {
   for (size_t i = 0; i < o.size(); ++i) {
     if (!o.IsReal(i)) continue;
@@ -79,8 +79,8 @@ void CheckScales(const Operands& o) {
   }
 }
 
-// adaptive_max_pool2d, adaptive_max_pool3d and _adaptive_avg_pool2d, _adaptive_avg_pool3d(self, output_size): the
-// kernels take a step for each result, and for each row of results even if the rows are empty.
+// adaptive_max_pool2d, adaptive_max_pool3d, _adaptive_avg_pool2d and _adaptive_avg_pool3d(self, output_size). Their
+// kernels loop over all rows of the output, even if the rows have no elements, so a huge output size would take hours.
 void CheckAdaptivePool(const Operands& o) {
   constexpr int64_t kMaxSize = 1 << 20;
   for (const int64_t size : o.Ints(1)) {

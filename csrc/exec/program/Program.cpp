@@ -154,7 +154,7 @@ class Parser {
       default:
         TORCH_CHECK_VALUE(false, "BUG: word ", in_.at() - 1, " of the program is ", kind, ", which starts no step.");
     }
-    s.settles = s.kind == StepKind::kDefaultDtype || s.name == kFlagOp;
+    s.sets_flag = s.kind == StepKind::kDefaultDtype || s.name == kFlagOp;
     p_.steps.push_back(std::move(s));
   }
 

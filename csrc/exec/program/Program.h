@@ -100,7 +100,7 @@ struct Step {
   bool dynamic = false;  // data-dependent shapes: result 0 holds the shapes of the operator's results, which follow it
   bool draws = false;    // it takes random numbers; kFused: one of its steps does
   bool known = false;    // kCall: its result, an index of a later step, is computed on the host too
-  bool settles = false;  // it sets a flag: it also runs after a failure, and in a call that is skipped
+  bool sets_flag = false;  // it also runs after a failure, and in a call that is skipped
   uint32_t record = 0;   // of the op that the step belongs to, from 1 on; 0: of none
   // All kinds. Poison in a buffer of `reads` fails the step. If the step does not run, the buffers of `spoils` are
   // poisoned.

@@ -11,7 +11,7 @@ constexpr uint32_t kNone = UINT32_MAX;
 
 // Whether no step may go past this one: it sets a flag, or has another effect.
 bool Stops(const Step& s) {
-  if (s.settles || s.kind == StepKind::kSeed || s.kind == StepKind::kDefaultDtype) return true;
+  if (s.sets_flag || s.kind == StepKind::kSeed || s.kind == StepKind::kDefaultDtype) return true;
   return s.kind == StepKind::kCall && s.spoils.begin == s.spoils.end;
 }
 

@@ -221,7 +221,7 @@ class Runner {
   // After a failure, only the steps of earlier ops run, and those that set flags. Nothing is freed: a storage may need
   // the content.
   bool Runs(const Step& s) const {
-    if (!cause_ || s.settles) return true;
+    if (!cause_ || s.sets_flag) return true;
     return s.kind != StepKind::kFree && s.record != 0 && s.record < failed_record_;
   }
 
@@ -567,14 +567,14 @@ class Runner {
 
 }  // namespace
 
-void Settle(Executor& executor, Program& program, const uint64_t* params, uint64_t n_params) {
+void SetFlags(Executor& executor, Program& program, const uint64_t* params, uint64_t n_params) {
   TORCH_CHECK_VALUE(n_params == program.nparams, "BUG: the program has ", program.nparams, " parameters, the call ",
                     n_params, ".");
   const Executor::Running running(executor);
   RunBuffers buffers(executor, program, params);
   OperatorRunner operators(buffers);
   for (const Step& s : program.steps) {
-    if (!s.settles) continue;
+    if (!s.sets_flag) continue;
     if (s.kind == StepKind::kDefaultDtype) {
       c10::set_default_dtype(c10::scalarTypeToTypeMeta(ToScalarType(s.a)));
     } else {

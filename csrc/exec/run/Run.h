@@ -32,7 +32,7 @@ int32_t Run(Executor& executor, Program& program, const Call& call, myc_step_err
             myc_fused* fused);
 
 // Runs only the steps of a program that set flags: those of a call that is skipped because an earlier one has failed.
-void Settle(Executor& executor, Program& program, const uint64_t* params, uint64_t n_params);
+void SetFlags(Executor& executor, Program& program, const uint64_t* params, uint64_t n_params);
 
 }  // namespace mycelya::exec
 

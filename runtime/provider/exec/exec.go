@@ -38,7 +38,7 @@ const (
 )
 
 // Provider runs commands.
-type Provider struct{ provider.LaunchOnly }
+type Provider struct{ provider.StartOnly }
 
 // New returns the provider. The command brings its own worker program.
 func New(provider.Paths) provider.Provider { return Provider{} }
@@ -65,8 +65,8 @@ func words(s provider.Spec) ([]string, error) {
 	return out, nil
 }
 
-// Launch implements provider.Provider.
-func (Provider) Launch(ctx context.Context, s provider.Spec) (provider.Instance, error) {
+// Start implements provider.Provider.
+func (Provider) Start(ctx context.Context, s provider.Spec) (provider.Instance, error) {
 	argv, err := words(s)
 	if err != nil {
 		return nil, err

@@ -36,10 +36,10 @@ func spec(command ...string) provider.Spec {
 // worker is a command that is the worker itself.
 func worker() provider.Spec { return spec(workerPath, "--stdio", "--backend", "ref") }
 
-func launch(s provider.Spec) (provider.Instance, error) {
+func run(s provider.Spec) (provider.Instance, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	return New(provider.Paths{}).Launch(ctx, s)
+	return New(provider.Paths{}).Start(ctx, s)
 }
 
 // container runs a command with processes, users and mounts of its own, as container runtimes do.
@@ -116,7 +116,7 @@ func TestCommandsThatCantBeUsed(t *testing.T) {
 			[]string{"--stdio"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := launch(c.spec)
+			_, err := run(c.spec)
 			require.ErrorIs(t, err, c.kind)
 			for _, w := range c.wants {
 				require.ErrorContains(t, err, w)
@@ -128,7 +128,7 @@ func TestCommandsThatCantBeUsed(t *testing.T) {
 // TestCodesOfAWorker: a worker's clock ends it with a code that passes through commands.
 func TestCodesOfAWorker(t *testing.T) {
 	s := spec("sh", "-c", `"$0" --stdio --backend ref --lease 3s; exit $?`, workerPath)
-	in, err := launch(s)
+	in, err := run(s)
 	require.NoError(t, err)
 	_, err = in.Dial(context.Background())
 	require.NoError(t, err)
@@ -151,7 +151,7 @@ func TestACommandThatDoesNotEnd(t *testing.T) {
 echo "MYCELYA|%d|stdio|-|$$|%s"
 sh -c 'trap "" TERM; exec sleep 3600' </dev/null &
 while :; do sleep 0.05 </dev/null; done`, transport.Version, transport.Build)
-	in, err := launch(spec(script(t, deaf)))
+	in, err := run(spec(script(t, deaf)))
 	require.NoError(t, err)
 	require.NoError(t, in.Stop(context.Background(), 50*time.Millisecond))
 	e, err := in.Wait(context.Background())
@@ -173,7 +173,7 @@ func TestWordsAreThoseOfAShell(t *testing.T) {
 }
 
 func TestFDs(t *testing.T) {
-	in, err := launch(worker())
+	in, err := run(worker())
 	require.NoError(t, err)
 	require.Len(t, in.FDs(), 3)
 	require.NoError(t, in.Stop(context.Background(), time.Second))

@@ -142,7 +142,7 @@ func TestARealAPIServer(t *testing.T) {
 		{"nobody", specOf(), provider.ErrAuth, "does not accept the credentials"},
 	} {
 		r.user(t, f.token)
-		_, err := Provider{}.Launch(within(t), f.spec)
+		_, err := Provider{}.Start(within(t), f.spec)
 		require.ErrorIs(t, err, f.kind)
 		require.ErrorContains(t, err, f.want)
 	}
@@ -161,10 +161,10 @@ func TestAMachineOfARealAPIServer(t *testing.T) {
 	node := startNode(t, c)
 	spec := specOf("direct", "yes")
 	spec.Detached = true
-	first, err := Provider{}.Launch(within(t), spec)
+	first, err := Provider{}.Start(within(t), spec)
 	require.NoError(t, err)
 	require.NoError(t, hello(t, first))
-	_, err = Provider{}.Launch(within(t), spec)
+	_, err = Provider{}.Start(within(t), spec)
 	require.ErrorIs(t, err, provider.ErrInvalidSpec)
 	second, err := Provider{}.Attach(within(t), specOf("direct", "yes"))
 	require.NoError(t, err)
@@ -176,7 +176,7 @@ func TestAMachineOfARealAPIServer(t *testing.T) {
 		require.Equal(t, provider.Crashed, exit.Reason)
 	}
 	require.NoError(t, first.Stop(within(t), 0))
-	third, err := Provider{}.Launch(within(t), spec)
+	third, err := Provider{}.Start(within(t), spec)
 	require.NoError(t, err)
 	found, err := Provider{}.Sweep(within(t), func(provider.Found) bool { return true })
 	require.NoError(t, err)

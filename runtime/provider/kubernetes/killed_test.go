@@ -35,7 +35,7 @@ func client() {
 	spec.Session, spec.Detached = os.Getenv(clientEnv), os.Getenv(clientEnv) != "ends"
 	fmt.Println("start")
 	began := time.Now()
-	in, err := Provider{}.Launch(ctx, spec)
+	in, err := Provider{}.Start(ctx, spec)
 	for i := 0; err == nil && i < 3; i++ {
 		fmt.Println("use")
 		c, dialErr := provider.Connect(ctx, in, transport.NewSessionName())

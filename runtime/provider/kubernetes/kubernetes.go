@@ -56,21 +56,21 @@ func opened(s provider.Spec) (*plan, *cluster, *state, error) {
 	return p, c, st, err
 }
 
-// Launch implements provider.Provider.
-func (Provider) Launch(ctx context.Context, s provider.Spec) (provider.Instance, error) {
+// Start implements provider.Provider.
+func (Provider) Start(ctx context.Context, s provider.Spec) (provider.Instance, error) {
 	p, c, st, err := opened(s)
 	if err != nil {
 		return nil, err
 	}
-	in, err := launch(ctx, p, c, st)
+	in, err := start(ctx, p, c, st)
 	if err != nil {
 		return nil, ended(ctx, err)
 	}
 	return in, nil
 }
 
-// launch starts a worker.
-func launch(ctx context.Context, p *plan, c *cluster, st *state) (*instance, error) {
+// start starts a worker.
+func start(ctx context.Context, p *plan, c *cluster, st *state) (*instance, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -307,7 +307,7 @@ func (Provider) Attach(ctx context.Context, s provider.Spec) (provider.Instance,
 	find := attach
 	if s.Again {
 		find = func(ctx context.Context, p *plan, c *cluster, st *state, _ *record) (*instance, error) {
-			return launch(ctx, p, c, st)
+			return start(ctx, p, c, st)
 		}
 	}
 	in, err := find(ctx, p, c, st, kept)

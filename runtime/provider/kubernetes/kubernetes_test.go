@@ -107,7 +107,7 @@ func within(t *testing.T) context.Context {
 
 func started(t *testing.T, s provider.Spec) *instance {
 	t.Helper()
-	in, err := Provider{}.Launch(within(t), s)
+	in, err := Provider{}.Start(within(t), s)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = in.Stop(context.Background(), 0) })
 	return in.(*instance)
@@ -120,7 +120,7 @@ func idles(t *testing.T) *instance {
 	s := specOf()
 	for s.Idle = time.Second; ; s.Idle *= 2 {
 		began := time.Now()
-		in, err := Provider{}.Launch(within(t), s)
+		in, err := Provider{}.Start(within(t), s)
 		if err == nil {
 			t.Cleanup(func() { _ = in.Stop(context.Background(), 0) })
 			return in.(*instance)
@@ -163,7 +163,7 @@ func TestEachRequestMayFail(t *testing.T) {
 			return &metav1.Status{Code: http.StatusInternalServerError, Reason: metav1.StatusReasonInternalError,
 				Message: "request of the test"}
 		})
-		in, err := Provider{}.Launch(within(t), specOf())
+		in, err := Provider{}.Start(within(t), specOf())
 		s.SetFault(nil)
 		if over = err == nil; over {
 			require.NoError(t, in.Stop(within(t), 0))
@@ -195,7 +195,7 @@ func TestCancelledAtEachRequest(t *testing.T) {
 			}
 			return nil
 		})
-		in, err := Provider{}.Launch(ctx, specOf())
+		in, err := Provider{}.Start(ctx, specOf())
 		s.SetFault(nil)
 		if err == nil {
 			require.NoError(t, in.Stop(within(t), 0))
@@ -215,7 +215,7 @@ func TestCancelledAtEachRequest(t *testing.T) {
 func TestALostAnswer(t *testing.T) {
 	s := begin(t)
 	s.LoseAnswer()
-	_, err := Provider{}.Launch(within(t), specOf())
+	_, err := Provider{}.Start(within(t), specOf())
 	require.ErrorIs(t, err, provider.ErrUnavailable)
 	require.ErrorContains(t, err, "cannot be reached")
 	require.Empty(t, s.left(t))

@@ -29,7 +29,7 @@ func TestErrorsAreSentences(t *testing.T) {
 			if c.set != nil {
 				c.set(t, s)
 			}
-			_, err := Provider{}.Launch(within(t), c.spec)
+			_, err := Provider{}.Start(within(t), c.spec)
 			require.ErrorIs(t, err, c.kind)
 			for _, want := range c.wants {
 				require.ErrorContains(t, err, want)
@@ -218,7 +218,7 @@ func TestNames(t *testing.T) {
 		again, err := Provider{}.Attach(within(t), spec)
 		require.NoError(t, err)
 		require.Equal(t, in.Handle(), again.Handle())
-		_, err = Provider{}.Launch(within(t), spec)
+		_, err = Provider{}.Start(within(t), spec)
 		require.ErrorIs(t, err, provider.ErrInvalidSpec)
 		require.ErrorContains(t, err, "runs already")
 		other := specOf()
@@ -316,7 +316,7 @@ func TestGPUs(t *testing.T) {
 	begin(t)
 	spec := withGPU(provider.Spec{GPU: "A100"})
 	spec.Device = "cpu"
-	_, err := Provider{}.Launch(within(t), spec)
+	_, err := Provider{}.Start(within(t), spec)
 	require.ErrorIs(t, err, provider.ErrInvalidSpec)
 	for _, c := range []struct {
 		spec    provider.Spec

@@ -31,8 +31,8 @@ func busy() (out []string) {
 	return out
 }
 
-// settled waits until no goroutine of a stream is left.
-func settled(t *testing.T) {
+// allEnded waits until no goroutine of a stream is left.
+func allEnded(t *testing.T) {
 	t.Helper()
 	for end := time.Now().Add(patience); len(busy()) > 0; time.Sleep(5 * time.Millisecond) {
 		require.True(t, time.Now().Before(end), "%s", busy())
@@ -55,7 +55,7 @@ func TestStreamsLeaveNothing(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, c.Close())
 	}
-	settled(t)
+	allEnded(t)
 	for range 5 { // the other end closes: such bytes are no TLS
 		c, err := in.Dial(within(t))
 		require.NoError(t, err)
@@ -66,14 +66,14 @@ func TestStreamsLeaveNothing(t *testing.T) {
 		_ = err // an end, or an error that says the same
 		require.NoError(t, c.Close())
 	}
-	settled(t)
+	allEnded(t)
 	for range 5 {
 		_, err := in.Dial(within(t))
 		require.NoError(t, err)
 	}
 	require.NotEmpty(t, busy())
 	s.CutStreams()
-	settled(t)
+	allEnded(t)
 }
 
 // TestACutStreamEnds: reads and writes of a stream whose connection has ended end.
@@ -135,7 +135,7 @@ func TestAStreamThatIsBeingMade(t *testing.T) {
 			require.ErrorIs(t, <-ends, c.want)
 			require.Less(t, time.Since(began), 20*time.Second, "less than the 30 s for which client-go waits for a reply")
 			s.HoldStreams(false)
-			settled(t)
+			allEnded(t)
 		})
 	}
 }

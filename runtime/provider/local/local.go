@@ -52,7 +52,7 @@ const (
 	lease = 365 * 24 * time.Hour
 )
 
-// Provider launches workers with the paths of its Spec.
+// Provider starts workers with the paths of its Spec.
 type Provider struct{ Paths Spec }
 
 // New returns the provider of workers that run this package's worker program.
@@ -69,9 +69,9 @@ func (p Provider) with(s provider.Spec) Spec {
 	return spec
 }
 
-// Launch implements provider.Provider.
-func (p Provider) Launch(ctx context.Context, s provider.Spec) (provider.Instance, error) {
-	return Launch(ctx, p.with(s))
+// Start implements provider.Provider.
+func (p Provider) Start(ctx context.Context, s provider.Spec) (provider.Instance, error) {
+	return Start(ctx, p.with(s))
 }
 
 // Attach implements provider.Provider.
@@ -94,8 +94,8 @@ func (p Provider) Price(string, int) (provider.Price, bool) {
 	return provider.Price{Currency: "USD"}, true
 }
 
-// Launch starts a worker and returns when it listens. If ctx ends first, nothing is left running.
-func Launch(ctx context.Context, s Spec) (provider.Instance, error) {
+// Start starts a worker and returns when it listens. If ctx ends first, nothing is left running.
+func Start(ctx context.Context, s Spec) (provider.Instance, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}

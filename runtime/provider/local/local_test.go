@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 // client starts a worker, prints its process number, and waits to be killed.
 func client(path string) {
 	// The worker logs when the connection breaks, but its stderr has no reader then.
-	in, err := Launch(context.Background(), Spec{Worker: path, Backend: "ref", LogLevel: "debug"})
+	in, err := Start(context.Background(), Spec{Worker: path, Backend: "ref", LogLevel: "debug"})
 	if err == nil {
 		_, err = in.Dial(context.Background())
 	}
@@ -104,7 +104,7 @@ func conform(t *testing.T, options map[string]string) {
 
 func started(t *testing.T, s Spec) *instance {
 	t.Helper()
-	in, err := Launch(t.Context(), s)
+	in, err := Start(t.Context(), s)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = in.Stop(context.Background(), 0) })
 	return in.(*instance)
@@ -249,7 +249,7 @@ func TestWorkersThatCantBeUsed(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			start := time.Now()
-			_, err := Launch(t.Context(), c.spec)
+			_, err := Start(t.Context(), c.spec)
 			require.ErrorIs(t, err, c.kind)
 			for _, w := range c.wants {
 				require.ErrorContains(t, err, w)

@@ -24,10 +24,10 @@ func TestDetachedWorkersTell(t *testing.T) {
 		t.Run(transport, func(t *testing.T) {
 			t.Setenv("XDG_STATE_HOME", t.TempDir())
 			p := Provider{Paths: refSpec()}
-			launched, err := p.Launch(t.Context(), provider.Spec{Session: "m", Device: "cpu", Detached: true,
+			started, err := p.Start(t.Context(), provider.Spec{Session: "m", Device: "cpu", Detached: true,
 				Lease: 2 * time.Hour, Idle: time.Hour, Options: map[string]string{"transport": transport}})
 			require.NoError(t, err)
-			t.Cleanup(func() { _ = launched.Stop(t.Context(), 0) })
+			t.Cleanup(func() { _ = started.Stop(t.Context(), 0) })
 			in, err := p.Attach(t.Context(), provider.Spec{Session: "m", Detached: true})
 			require.NoError(t, err)
 			_, err = in.(provider.Logger).Logs(t.Context())
@@ -42,7 +42,7 @@ func TestDetachedWorkersTell(t *testing.T) {
 			require.False(t, found[0].Used)
 			require.True(t, found[0].Detached)
 
-			a := launched.(*attached)
+			a := started.(*attached)
 			log := a.folder + "/log"
 			require.NoError(t, os.WriteFile(log, []byte(strings.Repeat("0123456789\n", 20_000)+"the end\n"), 0o600))
 			tail, err := in.(provider.Logger).Logs(t.Context())

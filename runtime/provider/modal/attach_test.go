@@ -45,8 +45,8 @@ func opens(t *testing.T, in provider.Instance) {
 
 // TestAttachingIsThreeRoundTrips: an attach asks Modal only, and the session's connection is the first to the worker.
 func TestAttachingIsThreeRoundTrips(t *testing.T) {
-	plane := started(t)
-	launched(t, detached("near"))
+	plane := newPlane(t)
+	started(t, detached("near"))
 	plane.Inject(func(f *fakeplane.Faults) { f.BlockRaw, f.BlockTLS = true, true })
 	in := attached(t, "near")
 	plane.Inject(func(f *fakeplane.Faults) { f.BlockRaw, f.BlockTLS = false, false })
@@ -64,8 +64,8 @@ func TestAttachingIsThreeRoundTrips(t *testing.T) {
 
 // TestAttachWithOneBlockedTunnel: a tunnel that opens and carries nothing costs one wait, once.
 func TestAttachWithOneBlockedTunnel(t *testing.T) {
-	plane := started(t)
-	launched(t, detached("half"))
+	plane := newPlane(t)
+	started(t, detached("half"))
 	plane.Inject(func(f *fakeplane.Faults) { f.BlockRaw = true })
 	in := attached(t, "half")
 	require.False(t, in.tunnels.second.Load())
@@ -75,8 +75,8 @@ func TestAttachWithOneBlockedTunnel(t *testing.T) {
 
 // TestAttachWithoutAWay: the error names both ways.
 func TestAttachWithoutAWay(t *testing.T) {
-	plane := started(t)
-	launched(t, detached("none"))
+	plane := newPlane(t)
+	started(t, detached("none"))
 	plane.Inject(func(f *fakeplane.Faults) { f.BlockRaw, f.BlockTLS = true, true })
 	in := attached(t, "none")
 	in.tunnels.wait = 50 * time.Millisecond

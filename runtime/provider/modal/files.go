@@ -105,7 +105,7 @@ func (w *plan) cache() string {
 }
 
 // send gives a sandbox the files that it lacks. It returns when the worker may start.
-func (l *launcher) send(ctx context.Context, in *instance) error {
+func (l *starter) send(ctx context.Context, in *instance) error {
 	sb, err := l.client.Sandboxes.FromID(ctx, in.id)
 	if err != nil {
 		return err
@@ -142,7 +142,7 @@ func (l *launcher) send(ctx context.Context, in *instance) error {
 
 // first runs the first command of a sandbox once it runs, and returns the lines that it prints. The library reports a
 // sandbox that has not started by an error without a type, so errors of it are tried again.
-func (l *launcher) first(ctx context.Context, in *instance, sb *sdk.Sandbox, args []string) ([]string, error) {
+func (l *starter) first(ctx context.Context, in *instance, sb *sdk.Sandbox, args []string) ([]string, error) {
 	began := time.Now()
 	for {
 		out, err := command(ctx, sb, args, "")

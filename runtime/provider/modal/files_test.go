@@ -17,23 +17,23 @@ import (
 
 // TestFilesAreSentOnce: a volume keeps the worker's files, and a damaged copy is sent again.
 func TestFilesAreSentOnce(t *testing.T) {
-	plane := started(t)
+	plane := newPlane(t)
 	s := spec("A100", "volume=keeps")
-	launch := func() int {
+	start := func() int {
 		before := plane.Uploads()
-		in := launched(t, s)
+		in := started(t, s)
 		serves(t, in)
 		require.NoError(t, in.Stop(within(t), 0))
 		return plane.Uploads() - before
 	}
-	require.Greater(t, launch(), 1<<20)
-	require.Zero(t, launch())
+	require.Greater(t, start(), 1<<20)
+	require.Zero(t, start())
 	kept, err := filepath.Glob(filepath.Join(plane.Volume("keeps"), "files", "*"))
 	require.NoError(t, err)
 	require.Len(t, kept, 1)
 	require.NoError(t, os.WriteFile(kept[0], []byte("#!/bin/sh\necho stolen\n"), 0o700))
-	require.Greater(t, launch(), 1<<20)
-	require.Zero(t, launch())
+	require.Greater(t, start(), 1<<20)
+	require.Zero(t, start())
 }
 
 // TestStates: a machine has a folder of its own on a volume, also in its next sandbox, and without a name.
@@ -58,19 +58,19 @@ func TestStates(t *testing.T) {
 
 // TestImagesAreBuiltOnce: the file of ids spares requests, and an image that Modal has removed is built again.
 func TestImagesAreBuiltOnce(t *testing.T) {
-	plane := started(t)
+	plane := newPlane(t)
 	s := spec("")
 	s.Packages = []string{"numpy", "pillow==11.0"}
 	for range 2 {
-		require.NoError(t, launched(t, s).Stop(within(t), 0))
+		require.NoError(t, started(t, s).Stop(within(t), 0))
 		require.Equal(t, 2, plane.Builds(), "the base and one layer")
 	}
 	require.Len(t, imageIDs(), 1)
 	plane.ForgetImages()
-	require.NoError(t, launched(t, s).Stop(within(t), 0))
+	require.NoError(t, started(t, s).Stop(within(t), 0))
 	require.Equal(t, 4, plane.Builds())
 	require.NoError(t, os.WriteFile(imageFile(), []byte("{damaged"), 0o600))
-	require.NoError(t, launched(t, s).Stop(within(t), 0))
+	require.NoError(t, started(t, s).Stop(within(t), 0))
 	require.Equal(t, 4, plane.Builds())
 }
 
@@ -79,8 +79,8 @@ func TestInstall(t *testing.T) {
 	programs := t.TempDir()
 	script := "#!/bin/sh\n[ \"$6\" != broken ] || { echo No matching distribution; exit 1; }\necho \"$HOME\" \"$@\"\n"
 	require.NoError(t, os.WriteFile(filepath.Join(programs, "python3"), []byte(script), 0o700))
-	plane := startedWith(t, fakeplane.Options{Path: programs + ":" + os.Getenv("PATH")})
-	in := launched(t, spec("A100"))
+	plane := newPlaneWith(t, fakeplane.Options{Path: programs + ":" + os.Getenv("PATH")})
+	in := started(t, spec("A100"))
 	out, err := in.Install(within(t), []string{"numpy", "pillow >= 11"})
 	require.NoError(t, err)
 	require.Equal(t, filepath.Join(plane.Folder(), in.id)+

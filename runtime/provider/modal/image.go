@@ -35,8 +35,8 @@ func (w *plan) layers() (out [][]string) {
 }
 
 // image returns the image of a plan. Modal builds each layer once for a workspace; a file remembers the ids, so that a
-// later launch asks for one image instead of each layer.
-func (l *launcher) image(ctx context.Context) (*sdk.Image, error) {
+// later start asks for one image instead of each layer.
+func (l *starter) image(ctx context.Context) (*sdk.Image, error) {
 	text, _ := json.Marshal([]any{l.client.who(), os.Getenv("MODAL_SERVER_URL"), os.Getenv("MODAL_ENVIRONMENT"),
 		os.Getenv("MODAL_PROFILE"), l.plan.image, l.plan.layers()})
 	sum := sha256.Sum256(text)

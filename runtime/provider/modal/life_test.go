@@ -24,7 +24,7 @@ import (
 )
 
 var (
-	moments = flag.Int("moments", 10, "at how many moments launches are cancelled and clients are killed")
+	moments = flag.Int("moments", 10, "at how many moments starts are cancelled and clients are killed")
 	seed    = flag.Uint64("seed", 1, "of the moments")
 )
 
@@ -33,41 +33,41 @@ func slowly(plane *fakeplane.Plane) {
 	plane.Inject(func(f *fakeplane.Faults) { f.Slow = 10 * time.Millisecond })
 }
 
-// duration measures how long a launch takes on this host.
+// duration measures how long a start takes on this host.
 func duration(t *testing.T) time.Duration {
 	began := time.Now()
-	in := launched(t, spec("A100"))
+	in := started(t, spec("A100"))
 	took := time.Since(began)
 	require.NoError(t, in.Stop(within(t), 0))
 	return took
 }
 
-// TestCancelledLaunches: a launch that is cancelled at any moment leaves no sandbox.
-func TestCancelledLaunches(t *testing.T) {
-	plane := started(t)
+// TestCancelledStarts: a start that is cancelled at any moment leaves no sandbox.
+func TestCancelledStarts(t *testing.T) {
+	plane := newPlane(t)
 	slowly(plane)
 	took := duration(t)
 	random := rand.New(rand.NewPCG(*seed, 2))
 	cancelled := 0
 	for i := 0; i < *moments || cancelled == 0; i++ {
-		if i >= *moments { // the first launch, which was measured, took much longer than the others
+		if i >= *moments { // the first start, which was measured, took much longer than the others
 			took /= 2
 		}
 		after := time.Duration(random.Int64N(int64(took)))
 		ctx, cancel := context.WithTimeout(context.Background(), after)
-		in, err := refProvider().Launch(ctx, spec("A100"))
+		in, err := refProvider().Start(ctx, spec("A100"))
 		cancel()
 		if err == nil {
 			require.NoError(t, in.Stop(within(t), 0))
 		} else {
 			cancelled++
-			require.ErrorIs(t, err, context.DeadlineExceeded, "launch %d, cancelled after %v of %v", i, after, took)
+			require.ErrorIs(t, err, context.DeadlineExceeded, "start %d, cancelled after %v of %v", i, after, took)
 		}
-		require.Empty(t, plane.Running(), "launch %d, cancelled after %v of %v", i, after, took)
+		require.Empty(t, plane.Running(), "start %d, cancelled after %v of %v", i, after, took)
 	}
 }
 
-// beClient is a process that launches a worker, uses and stops it. It prints a line after each step.
+// beClient is a process that starts a worker, uses and stops it. It prints a line after each step.
 func beClient(path string) {
 	fail := func(err error) {
 		if err != nil {
@@ -78,9 +78,9 @@ func beClient(path string) {
 	p := Provider{Paths: provider.Paths{Worker: path}, Backend: "ref"}
 	ctx := context.Background()
 	fmt.Println("begins")
-	in, err := p.Launch(ctx, spec("A100"))
+	in, err := p.Start(ctx, spec("A100"))
 	fail(err)
-	fmt.Println("launched")
+	fmt.Println("started")
 	c, err := provider.Open(ctx, in, transport.NewSessionName(), nil, func(link.Notice) {})
 	fail(err)
 	fmt.Println("uses")
@@ -107,7 +107,7 @@ func startClient(t *testing.T) (*exec.Cmd, *bufio.Scanner) {
 
 // TestKilledClients: whenever a client is killed, Sweep finds what it leaves, and without Sweep the plane ends it.
 func TestKilledClients(t *testing.T) {
-	plane := started(t)
+	plane := newPlane(t)
 	slowly(plane)
 	c, lines := startClient(t)
 	began := time.Now()
@@ -157,7 +157,7 @@ func endLeft(t *testing.T, plane *fakeplane.Plane, sweep bool, what string) int 
 
 // TestASweepSeesAllPages: a list comes in several answers.
 func TestASweepSeesAllPages(t *testing.T) {
-	plane := started(t)
+	plane := newPlane(t)
 	plane.Inject(func(f *fakeplane.Faults) { f.NeverStarts = []string{"T4"} })
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -165,7 +165,7 @@ func TestASweepSeesAllPages(t *testing.T) {
 	ended := make(chan error, n)
 	for range n {
 		go func() {
-			_, err := refProvider().Launch(ctx, spec("T4"))
+			_, err := refProvider().Start(ctx, spec("T4"))
 			ended <- err
 		}()
 	}
@@ -182,8 +182,8 @@ func TestASweepSeesAllPages(t *testing.T) {
 
 // TestStrangersOfTheWorkspace: a sweep never touches sandboxes of other tokens.
 func TestStrangersOfTheWorkspace(t *testing.T) {
-	plane := started(t)
-	in := launched(t, spec("A100"))
+	plane := newPlane(t)
+	in := started(t, spec("A100"))
 	plane.AddToken("ak-other", "as-other")
 	t.Setenv("MODAL_TOKEN_ID", "ak-other")
 	t.Setenv("MODAL_TOKEN_SECRET", "as-other")
@@ -201,8 +201,8 @@ func detached(name string) provider.Spec {
 
 // TestAMachineOfAnotherBuild cannot be attached.
 func TestAMachineOfAnotherBuild(t *testing.T) {
-	started(t)
-	in := launched(t, detached("old"))
+	newPlane(t)
+	in := started(t, detached("old"))
 	sb, err := in.client.Sandboxes.FromID(within(t), in.id)
 	require.NoError(t, err)
 	require.NoError(t, sb.SetTags(within(t), map[string]string{tagBuild: "0.0.1"}))
@@ -213,8 +213,8 @@ func TestAMachineOfAnotherBuild(t *testing.T) {
 
 // TestFilesOfAMachine: only this user can read them, they go with the machine, and without them nobody can attach.
 func TestFilesOfAMachine(t *testing.T) {
-	started(t)
-	in := launched(t, detached("a/b ä"))
+	newPlane(t)
+	in := started(t, detached("a/b ä"))
 	for _, name := range []string{machineFile, clientFile} {
 		info, err := os.Stat(filepath.Join(in.machine.folder, name))
 		require.NoError(t, err)
@@ -238,10 +238,10 @@ func TestFilesOfAMachine(t *testing.T) {
 
 // TestAMachineIsReplaced: after the loss of its sandbox, a machine starts as it did before.
 func TestAMachineIsReplaced(t *testing.T) {
-	plane := started(t)
+	plane := newPlane(t)
 	s := detached("again")
 	s.Options["volume"] = "v"
-	first := launched(t, s)
+	first := started(t, s)
 	plane.Kill(first.id)
 	_, err := first.Wait(within(t))
 	require.NoError(t, err)
@@ -259,7 +259,7 @@ func TestAMachineIsReplaced(t *testing.T) {
 	require.ErrorIs(t, err, provider.ErrNotFound)
 	lost := spec("A100")
 	lost.Again = true
-	_, err = refProvider().Launch(within(t), lost)
+	_, err = refProvider().Start(within(t), lost)
 	require.ErrorIs(t, err, provider.ErrInvalidSpec)
 	require.ErrorContains(t, err, "checkpoints on a volume outlive their sandbox")
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/mycelya/mycelya/runtime/provider"
 )
 
-// Provider launches workers in sandboxes.
+// Provider starts workers in sandboxes.
 type Provider struct {
 	Paths   provider.Paths // the files on this host that a sandbox gets
 	Backend string         // "torch", the default, or "ref", which needs no PyTorch
@@ -54,8 +54,8 @@ func (p Provider) Check(ctx context.Context, s provider.Spec) error {
 	return explain(ctx, "find its app", err)
 }
 
-// Launch implements provider.Provider.
-func (p Provider) Launch(ctx context.Context, s provider.Spec) (provider.Instance, error) {
+// Start implements provider.Provider.
+func (p Provider) Start(ctx context.Context, s provider.Spec) (provider.Instance, error) {
 	w, err := p.plan(s)
 	if err != nil {
 		return nil, err
@@ -65,7 +65,7 @@ func (p Provider) Launch(ctx context.Context, s provider.Spec) (provider.Instanc
 		return nil, err
 	}
 	c.wayWait = cmp.Or(p.wayWait, wayWait)
-	return owner(c)(launch(ctx, c, w))
+	return owner(c)(start(ctx, c, w))
 }
 
 // owner returns a function that closes a client with the instance that it has given, or at once if it has given none.
@@ -80,9 +80,9 @@ func owner(c *client) func(*instance, error) (provider.Instance, error) {
 	}
 }
 
-// launch makes what a sandbox needs, and tries one GPU type after the other.
-func launch(ctx context.Context, c *client, w *plan) (*instance, error) {
-	l := launcher{client: c, plan: w}
+// start makes what a sandbox needs, and tries one GPU type after the other.
+func start(ctx context.Context, c *client, w *plan) (*instance, error) {
+	l := starter{client: c, plan: w}
 	if err := l.prepare(ctx); err != nil {
 		return nil, err
 	}
@@ -117,7 +117,7 @@ func (p Provider) Attach(ctx context.Context, s provider.Spec) (provider.Instanc
 			return nil, err
 		}
 		again.Again = true
-		return p.Launch(ctx, again)
+		return p.Start(ctx, again)
 	}
 	if err := knownOptions(s.Options); err != nil {
 		return nil, err

@@ -51,13 +51,13 @@ func leaveAccounts(dir string) {
 }
 
 // started starts a plane, the only one that this process can reach.
-func started(t *testing.T) *fakeplane.Plane {
+func newPlane(t *testing.T) *fakeplane.Plane {
 	t.Helper()
-	return startedWith(t, fakeplane.Options{})
+	return newPlaneWith(t, fakeplane.Options{})
 }
 
-// startedWith is started with options.
-func startedWith(t *testing.T, o fakeplane.Options) *fakeplane.Plane {
+// newPlaneWith is newPlane with options.
+func newPlaneWith(t *testing.T, o fakeplane.Options) *fakeplane.Plane {
 	t.Helper()
 	o.Folder = t.TempDir()
 	p, err := fakeplane.Start(o)
@@ -92,10 +92,10 @@ func within(t *testing.T) context.Context {
 	return ctx
 }
 
-// launched launches a worker, which ends with the test.
-func launched(t *testing.T, s provider.Spec) *instance {
+// started starts a worker, which ends with the test.
+func started(t *testing.T, s provider.Spec) *instance {
 	t.Helper()
-	in, err := refProvider().Launch(within(t), s)
+	in, err := refProvider().Start(within(t), s)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = in.Stop(context.Background(), 0) })
 	return in.(*instance)
@@ -115,7 +115,7 @@ func TestConformance(t *testing.T) {
 }
 
 func conform(t *testing.T, options map[string]string) {
-	plane := started(t)
+	plane := newPlane(t)
 	providertest.Suite{
 		Options:  options,
 		Detaches: true,
@@ -180,13 +180,13 @@ func TestErrors(t *testing.T) {
 		}, spec("A100"), provider.ErrAuth, []string{"profile work", "in clear"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			plane := started(t)
+			plane := newPlane(t)
 			if c.breaks != nil {
 				c.breaks(t, plane)
 			}
 			p := refProvider()
 			p.wayWait = time.Second // of ways that carry nothing
-			_, err := p.Launch(within(t), c.spec)
+			_, err := p.Start(within(t), c.spec)
 			require.ErrorIs(t, err, c.kind)
 			for _, w := range c.wants {
 				require.ErrorContains(t, err, w)
@@ -198,9 +198,9 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestCheck finds the same errors as a launch, and creates no sandbox.
+// TestCheck finds the same errors as a start, and creates no sandbox.
 func TestCheck(t *testing.T) {
-	plane := started(t)
+	plane := newPlane(t)
 	require.NoError(t, refProvider().Check(within(t), spec("A100")))
 	require.ErrorIs(t, refProvider().Check(within(t), spec("A100", "zone=b")), provider.ErrInvalidSpec)
 	plane.Inject(func(f *fakeplane.Faults) { f.BadToken = true })
@@ -209,7 +209,7 @@ func TestCheck(t *testing.T) {
 }
 
 func TestImpossibleSpecs(t *testing.T) {
-	started(t)
+	newPlane(t)
 	for want, change := range map[string]func(*provider.Spec){
 		"needs a timeout of at most 24 hours": func(s *provider.Spec) { s.Lease = 25 * time.Hour },
 		"needs a timeout":                     func(s *provider.Spec) { s.Lease = 0 },
@@ -222,23 +222,23 @@ func TestImpossibleSpecs(t *testing.T) {
 	} {
 		s := spec("A100")
 		change(&s)
-		_, err := refProvider().Launch(within(t), s)
+		_, err := refProvider().Start(within(t), s)
 		require.ErrorIs(t, err, provider.ErrInvalidSpec, want)
 		require.ErrorContains(t, err, want)
 	}
 	p := refProvider()
 	p.Paths.Worker = filepath.Join(t.TempDir(), "worker")
 	require.NoError(t, os.WriteFile(p.Paths.Worker, []byte("#!/bin/sh\n"), 0o700))
-	_, err := p.Launch(within(t), spec("A100"))
+	_, err := p.Start(within(t), spec("A100"))
 	require.ErrorContains(t, err, "not for Linux on x86-64")
 }
 
 // TestWhatIsAskedFor compares a sandbox with its spec.
 func TestWhatIsAskedFor(t *testing.T) {
-	plane := started(t)
+	plane := newPlane(t)
 	s := spec("A100", "region=us-east,eu", "volume=v")
 	s.GPUs, s.Lease, s.Idle, s.Session = 2, 90*time.Second, 70*time.Second, "my machine"
-	in := launched(t, s)
+	in := started(t, s)
 	d, tags := plane.Definition(in.id)
 	require.Equal(t, "A100", d.GetResources().GetGpuConfig().GetGpuType())
 	require.EqualValues(t, 2, d.GetResources().GetGpuConfig().GetCount())
@@ -261,11 +261,11 @@ func TestWhatIsAskedFor(t *testing.T) {
 }
 
 func TestFallback(t *testing.T) {
-	plane := started(t)
+	plane := newPlane(t)
 	plane.Inject(func(f *fakeplane.Faults) {
 		f.NoCapacity, f.NeverStarts = []string{"A100-80GB"}, []string{"H100"}
 	})
-	in := launched(t, spec("A100-80GB", "gpu_fallback=H100,L40S", "start_timeout=1"))
+	in := started(t, spec("A100-80GB", "gpu_fallback=H100,L40S", "start_timeout=1"))
 	require.Equal(t, []string{in.id}, plane.Running())
 	d, _ := plane.Definition(in.id)
 	require.Equal(t, "L40S", d.GetResources().GetGpuConfig().GetGpuType())
@@ -279,7 +279,7 @@ func TestFallback(t *testing.T) {
 }
 
 func TestDefaultGPU(t *testing.T) {
-	started(t)
+	newPlane(t)
 	for device, want := range map[string]string{"": "T4", "cuda:1": "T4", "cpu": ""} {
 		s := spec("")
 		s.Device = device
@@ -290,12 +290,12 @@ func TestDefaultGPU(t *testing.T) {
 	}
 }
 
-// TestOneBlockedTunnel: the other one is used, from the launch on.
+// TestOneBlockedTunnel: the other one is used, from the start on.
 func TestOneBlockedTunnel(t *testing.T) {
 	for _, raw := range []bool{true, false} {
-		plane := started(t)
+		plane := newPlane(t)
 		plane.Inject(func(f *fakeplane.Faults) { f.BlockRaw, f.BlockTLS = raw, !raw })
-		in := launched(t, spec("A100"))
+		in := started(t, spec("A100"))
 		require.Equal(t, raw, in.tunnels.second.Load())
 		serves(t, in)
 		require.NoError(t, in.Stop(within(t), 0))
@@ -304,16 +304,16 @@ func TestOneBlockedTunnel(t *testing.T) {
 
 // TestATunnelThatBreaksLater: the next stream goes through the other one.
 func TestATunnelThatBreaksLater(t *testing.T) {
-	started(t)
-	in := launched(t, spec("A100"))
-	in.tunnels.second.Store(false) // the launch may have found either way first
+	newPlane(t)
+	in := started(t, spec("A100"))
+	in.tunnels.second.Store(false) // the start may have found either way first
 	in.tunnels.raw = "127.0.0.1:1"
 	serves(t, in)
 }
 
 // TestExits: how a sandbox has ended is known, whoever has ended it.
 func TestExits(t *testing.T) {
-	plane := started(t)
+	plane := newPlane(t)
 	status := func(s pb.GenericResult_GenericStatus) func(string) {
 		return func(id string) { plane.End(id, s, "the host is needed") }
 	}
@@ -326,7 +326,7 @@ func TestExits(t *testing.T) {
 	} {
 		s := spec("A100")
 		s.Lease = 24 * time.Hour
-		in := launched(t, s)
+		in := started(t, s)
 		end(in.id)
 		e, err := in.Wait(within(t))
 		plane.Hurry(time.Second)
@@ -347,8 +347,8 @@ func TestExits(t *testing.T) {
 
 // TestAConnectionKeepsASandbox: the plane's idle time begins when the last connection ends. Its lease does not wait.
 func TestAConnectionKeepsASandbox(t *testing.T) {
-	plane := started(t)
-	in := launched(t, spec("A100"))
+	plane := newPlane(t)
+	in := started(t, spec("A100"))
 	c, err := provider.Connect(within(t), in, transport.NewSessionName())
 	require.NoError(t, err)
 	defer c.Close()
@@ -360,8 +360,8 @@ func TestAConnectionKeepsASandbox(t *testing.T) {
 
 // TestSecretsStayInside: neither arguments, environments, tags nor logs have the credentials.
 func TestSecretsStayInside(t *testing.T) {
-	plane := started(t)
-	in := launched(t, spec("A100"))
+	plane := newPlane(t)
+	in := started(t, spec("A100"))
 	serves(t, in)
 	d, tags := plane.Definition(in.id)
 	require.NotContains(t, fmt.Sprint(d.GetEntrypointArgs(), tags), "PRIVATE KEY")

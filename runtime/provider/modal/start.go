@@ -19,8 +19,8 @@ import (
 	"github.com/mycelya/mycelya/runtime/provider"
 )
 
-// launcher is what the tries of one Launch share.
-type launcher struct {
+// starter is what the tries of one Start share.
+type starter struct {
 	client *client
 	plan   *plan
 	app    *sdk.App
@@ -79,7 +79,7 @@ const (
 var errNotStarted = errors.New("the sandbox has not started")
 
 // prepare makes what does not depend on the GPU type.
-func (l *launcher) prepare(ctx context.Context) error {
+func (l *starter) prepare(ctx context.Context) error {
 	var err error
 	l.app, err = l.client.Apps.FromName(ctx, appName, &sdk.AppFromNameParams{CreateIfMissing: true})
 	if err != nil {
@@ -109,7 +109,7 @@ func (l *launcher) prepare(ctx context.Context) error {
 }
 
 // try starts a sandbox with a GPU type, and the worker in it. If it fails, nothing is left running.
-func (l *launcher) try(ctx context.Context, gpu string) (*instance, error) {
+func (l *starter) try(ctx context.Context, gpu string) (*instance, error) {
 	in, err := l.create(ctx, gpu)
 	if err != nil {
 		return nil, err
@@ -129,7 +129,7 @@ func (l *launcher) try(ctx context.Context, gpu string) (*instance, error) {
 }
 
 // create creates a sandbox. It finds and ends one whose creation has not been answered.
-func (l *launcher) create(ctx context.Context, gpu string) (*instance, error) {
+func (l *starter) create(ctx context.Context, gpu string) (*instance, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -150,7 +150,7 @@ func (l *launcher) create(ctx context.Context, gpu string) (*instance, error) {
 			"RemoteMachine.attach(%[1]q, \"modal\"), or choose another name.", l.plan.Session)
 	}
 	if err != nil {
-		if l.plan.machine == nil { // the name is this launch's alone
+		if l.plan.machine == nil { // the name is this start's alone
 			if lost, e := l.client.Sandboxes.FromName(apart, appName, name, nil); e == nil {
 				_ = l.client.terminate(apart, lost.SandboxID, true)
 			}
@@ -175,7 +175,7 @@ func clock(d time.Duration) time.Duration {
 }
 
 // begin brings a created sandbox to the point where its worker can be dialled.
-func (l *launcher) begin(ctx context.Context, in *instance, gpu string) error {
+func (l *starter) begin(ctx context.Context, in *instance, gpu string) error {
 	if in.machine != nil {
 		if err := in.machine.write(in.id, l.plan.Spec, l.tls); err != nil {
 			return err
@@ -198,7 +198,7 @@ func (l *launcher) begin(ctx context.Context, in *instance, gpu string) error {
 }
 
 // notBegun says why a sandbox has not got its files.
-func (l *launcher) notBegun(ctx context.Context, in *instance, gpu string, err error) error {
+func (l *starter) notBegun(ctx context.Context, in *instance, gpu string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -230,7 +230,7 @@ func refuses(err error) bool {
 }
 
 // command is the sandbox's: the start script with the worker's flags.
-func (l *launcher) command() []string {
+func (l *starter) command() []string {
 	w := l.plan
 	var hashes [len(fileNames)]string
 	for i, f := range w.files {

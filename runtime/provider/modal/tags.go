@@ -28,7 +28,7 @@ import (
 const (
 	tagUser     = "mycelya-user"      // of the host that has created it, for people
 	tagMachine  = "mycelya-machine"   // the machine's name
-	tagSession  = "mycelya-session"   // a random name of this launch
+	tagSession  = "mycelya-session"   // a random name of this start
 	tagBuild    = "mycelya-build"     // of the worker
 	tagGPU      = "mycelya-gpu"       // as "H100-x2"
 	tagLeaseEnd = "mycelya-lease-end" // seconds since 1970
@@ -39,7 +39,7 @@ const (
 // detachedClient is the client of a sandbox that outlives its process.
 const detachedClient = "detached"
 
-func (l *launcher) tags(gpu string) map[string]string {
+func (l *starter) tags(gpu string) map[string]string {
 	client := hostKey() + "." + strconv.Itoa(os.Getpid())
 	if l.plan.Detached {
 		client = detachedClient

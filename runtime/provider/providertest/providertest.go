@@ -105,7 +105,7 @@ func (s Suite) nothingLeft(t *testing.T) {
 }
 
 func (s Suite) started(t *testing.T) provider.Instance {
-	in, err := s.Make(t).Launch(deadline(t), s.spec("test"))
+	in, err := s.Make(t).Start(deadline(t), s.spec("test"))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = in.Stop(context.Background(), 0) })
 	return in
@@ -230,7 +230,7 @@ func (s Suite) log(t *testing.T) {
 func (s Suite) cancelledStart(t *testing.T) {
 	for _, after := range []time.Duration{0, time.Millisecond, 5 * time.Millisecond} {
 		ctx, cancel := context.WithTimeout(context.Background(), after)
-		in, err := s.Make(t).Launch(ctx, s.spec(""))
+		in, err := s.Make(t).Start(ctx, s.spec(""))
 		cancel()
 		if err != nil {
 			require.ErrorIs(t, err, context.DeadlineExceeded)
@@ -261,7 +261,7 @@ func (s Suite) impossibleSpec(t *testing.T) {
 			spec.Options[name] = value
 		}
 		spec.Lease, spec.Idle = time.Hour, time.Hour
-		_, err := s.Make(t).Launch(deadline(t), spec)
+		_, err := s.Make(t).Start(deadline(t), spec)
 		require.ErrorIs(t, err, provider.ErrInvalidSpec)
 	}
 	s.nothingLeft(t)
@@ -302,10 +302,10 @@ func (s Suite) attach(t *testing.T) {
 		return
 	}
 	spec := s.detached(t)
-	first, err := s.Make(t).Launch(deadline(t), spec)
+	first, err := s.Make(t).Start(deadline(t), spec)
 	require.NoError(t, err)
 	require.NoError(t, exchange(t, first))
-	_, err = s.Make(t).Launch(deadline(t), spec)
+	_, err = s.Make(t).Start(deadline(t), spec)
 	require.ErrorIs(t, err, provider.ErrInvalidSpec, "a name has one machine")
 	second, err := s.Make(t).Attach(deadline(t), s.spec(spec.Session))
 	require.NoError(t, err)
@@ -327,7 +327,7 @@ func (s Suite) sweeps(t *testing.T) {
 		return
 	}
 	spec := s.detached(t)
-	in, err := s.Make(t).Launch(deadline(t), spec)
+	in, err := s.Make(t).Start(deadline(t), spec)
 	require.NoError(t, err)
 	found := s.sweep(t, spec.Session)
 	require.Len(t, found, 1)
@@ -347,7 +347,7 @@ func (s Suite) idle(t *testing.T) {
 	s.clock(t, provider.IdleTooLong, time.Second, func(spec *provider.Spec, d time.Duration) { spec.Idle = d })
 }
 
-// clock: a worker ends by its clock although its client has forgotten it. A launch on a slow machine may take longer
+// clock: a worker ends by its clock although its client has forgotten it. A start on a slow machine may take longer
 // than a short clock: the next one has more time.
 func (s Suite) clock(t *testing.T, want provider.Reason, least time.Duration, set func(*provider.Spec, time.Duration)) {
 	var in provider.Instance
@@ -359,7 +359,7 @@ func (s Suite) clock(t *testing.T, want provider.Reason, least time.Duration, se
 		set(&spec, d)
 		began := time.Now()
 		var err error
-		if in, err = s.Make(t).Launch(deadline(t), spec); err != nil {
+		if in, err = s.Make(t).Start(deadline(t), spec); err != nil {
 			require.Greater(t, time.Since(began), d, "%v", err)
 			in = nil
 		}
@@ -388,7 +388,7 @@ func (s Suite) metrics(t *testing.T) {
 	if s.Detaches {
 		spec = s.detached(t)
 	}
-	in, err := s.Make(t).Launch(deadline(t), spec)
+	in, err := s.Make(t).Start(deadline(t), spec)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = in.Stop(context.Background(), 0) })
 	other := in

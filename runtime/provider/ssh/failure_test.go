@@ -17,7 +17,7 @@ import (
 	"github.com/mycelya/mycelya/runtime/provider"
 )
 
-// failing is one way in which a launch fails.
+// failing is one way in which a start fails.
 type failing struct {
 	name  string
 	make  func(t *testing.T, h *host) map[string]string // prepares, and returns the options
@@ -157,10 +157,10 @@ func TestFailuresOfTorch(t *testing.T) {
 		}, provider.ErrVersion, []string{"has torch 1.13.1+cu117", "for torch 2.9, 2.15.", "pip install torch==2.15.0."}},
 	})
 	require.NoError(t, os.WriteFile(version, []byte("nothing\n"), 0o600))
-	_, err := p.Launch(deadline(t), spec(map[string]string{"host": "x"}))
+	_, err := p.Start(deadline(t), spec(map[string]string{"host": "x"}))
 	require.ErrorContains(t, err, "has no version of PyTorch")
 	p.Paths.Worker = "/no/such/worker"
-	_, err = p.Launch(deadline(t), spec(map[string]string{"host": "x"}))
+	_, err = p.Start(deadline(t), spec(map[string]string{"host": "x"}))
 	require.ErrorIs(t, err, provider.ErrNotFound)
 }
 
@@ -193,7 +193,7 @@ func TestLibrariesOfAHost(t *testing.T) {
 			h.write(t, "packages/torch/version.py", "__version__ = '"+version+"'\n")
 			python := h.program(t, "python", `PYTHONPATH="`+filepath.Join(h.dir, "packages")+`" exec python3 "$@"`)
 			folder := filepath.Join(h.dir, "cache")
-			in, err := p.Launch(deadline(t), spec(h.options("python", python, "folder", folder)))
+			in, err := p.Start(deadline(t), spec(h.options("python", python, "folder", folder)))
 			require.NoError(t, err) // a worker loads its libraries when a client comes
 			require.NoError(t, in.Stop(deadline(t), 0))
 			sent, err := filepath.Glob(filepath.Join(folder, "bin", "*", "libmycelya_exec.so"))
@@ -233,14 +233,14 @@ func TestTorchOfAnEnvironment(t *testing.T) {
 		require.NoError(t, os.MkdirAll(filepath.Join(h.dir, folder), 0o700))
 		h.write(t, filepath.Join(folder, "version.py"), "__version__ = '"+version+"'\n")
 	}
-	in, err := p.Launch(deadline(t), spec(h.options()))
+	in, err := p.Start(deadline(t), spec(h.options()))
 	require.NoError(t, err)
 	require.Equal(t, "The interpreter python3 on loop has no torch, so the worker uses torch 2.15.1+cu132 in "+
 		filepath.Join(h.dir, "home", "miniforge3/envs/one")+". Another one can be named: RemoteMachine(\"ssh\", "+
 		"python=\"/path/to/python\").", in.(provider.Noter).Note())
 	require.NoError(t, in.Stop(deadline(t), 0))
 	require.Empty(t, h.left())
-	_, err = p.Launch(deadline(t), spec(h.options("python", filepath.Join(bin, "python3"))))
+	_, err = p.Start(deadline(t), spec(h.options("python", filepath.Join(bin, "python3"))))
 	require.ErrorContains(t, err, "has no torch", "a named interpreter is the user's choice")
 }
 
@@ -249,13 +249,13 @@ func fail(t *testing.T, p Provider, ways []failing) {
 		t.Run(w.name, func(t *testing.T) {
 			h := newHost(t)
 			s := spec(w.make(t, h))
-			_, err := p.Launch(deadline(t), s)
+			_, err := p.Start(deadline(t), s)
 			require.ErrorIs(t, err, w.kind)
 			for _, text := range w.wants {
 				require.ErrorContains(t, err, text)
 			}
 			if w.name != "a full disk" && w.name != "a damaged worker" { // a check copies nothing
-				require.EqualError(t, p.Check(deadline(t), s), err.Error(), "a check has the error of a launch")
+				require.EqualError(t, p.Check(deadline(t), s), err.Error(), "a check has the error of a start")
 			}
 			require.Empty(t, h.left())
 		})

@@ -27,7 +27,7 @@ import (
 const (
 	clientEnv = "CLIENT_OF_SSH"         // the client's worker program and spec
 	killsEnv  = "KILLED_CLIENTS"        // how many moments TestKilledClients tries
-	killsMost = 2500 * time.Millisecond // a launch, a session and a stop, on a slow machine
+	killsMost = 2500 * time.Millisecond // a start, a session and a stop, on a slow machine
 )
 
 // order is what the killed client gets.
@@ -36,7 +36,7 @@ type order struct {
 	Spec   provider.Spec
 }
 
-// client launches, uses and stops workers until it is killed.
+// client starts, uses and stops workers until it is killed.
 func client() {
 	var o order
 	if err := json.Unmarshal([]byte(os.Getenv(clientEnv)), &o); err != nil {
@@ -54,9 +54,9 @@ func client() {
 	}
 }
 
-// use launches, uses and stops a worker.
+// use starts, uses and stops a worker.
 func (o order) use(ctx context.Context, p Provider) error {
-	in, err := p.Launch(ctx, o.Spec)
+	in, err := p.Start(ctx, o.Spec)
 	if err != nil {
 		return err
 	}
@@ -70,7 +70,7 @@ func (o order) use(ctx context.Context, p Provider) error {
 	return errors.Join(err, in.Stop(ctx, time.Second))
 }
 
-// TestKilledClients kills a client at seeded moments of launches, sessions and stops: alone, or with the ssh processes
+// TestKilledClients kills a client at seeded moments of starts, sessions and stops: alone, or with the ssh processes
 // that it has started, which looks like a lost connection to the host. Whatever the moment, nothing runs after the
 // worker's clocks, and sweeping finds what runs before.
 func TestKilledClients(t *testing.T) {

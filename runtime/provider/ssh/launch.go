@@ -14,9 +14,9 @@ import (
 	"github.com/mycelya/mycelya/runtime/provider/process"
 )
 
-// launch launches a worker. The host keeps it only from the commit on, so that nothing is left of a launch that ends
+// start starts a worker. The host keeps it only from the commit on, so that nothing is left of a start that ends
 // before, however it ends.
-func (o options) launch(ctx context.Context, s provider.Spec, r *request) (provider.Instance, error) {
+func (o options) start(ctx context.Context, s provider.Spec, r *request) (provider.Instance, error) {
 	credentials, err := r.credentials(s)
 	if err != nil {
 		return nil, err
@@ -30,7 +30,7 @@ func (o options) launch(ctx context.Context, s provider.Spec, r *request) (provi
 		_ = os.RemoveAll(dir)
 		return nil, err
 	}
-	a, err := f.launched(ctx, r)
+	a, err := f.started(ctx, r)
 	if err == nil {
 		err = o.checkWorker(a)
 	}
@@ -50,8 +50,8 @@ func (o options) launch(ctx context.Context, s provider.Spec, r *request) (provi
 	return in, nil
 }
 
-// launched waits for the worker, and sends what the host needs for it.
-func (f *front) launched(ctx context.Context, r *request) (*answer, error) {
+// started waits for the worker, and sends what the host needs for it.
+func (f *front) started(ctx context.Context, r *request) (*answer, error) {
 	a, err := f.next(ctx)
 	if err != nil || len(a.Need) == 0 {
 		return a, err

@@ -128,9 +128,9 @@ func (f file) MarshalJSON() ([]byte, error) {
 // escape makes a name of a file.
 func escape(name string) string { return url.PathEscape(name) }
 
-// launchRequest is the request for a worker, without credentials.
-func (p Provider) launchRequest(o options, s provider.Spec) (*request, error) {
-	r := &request{Do: "launch", ID: "once-" + strings.ToLower(rand.Text()), Folder: o.folder, State: o.state,
+// startRequest is the request for a worker, without credentials.
+func (p Provider) startRequest(o options, s provider.Spec) (*request, error) {
+	r := &request{Do: "start", ID: "once-" + strings.ToLower(rand.Text()), Folder: o.folder, State: o.state,
 		Weights: o.weights, Backend: p.backend(), System: systemName(), Machine: machineName(), Environment: process.Passed(),
 		Detached: s.Detached, Search: o.python == defaultPython,
 		Facts: facts{Session: s.Session, Build: transport.Build, Detached: s.Detached, Idle: s.Idle.Seconds(),

@@ -25,7 +25,7 @@ const (
 	FolderPattern  = `[/~].*`
 )
 
-// Provider launches workers with these parts of the package.
+// Provider starts workers with these parts of the package.
 type Provider struct {
 	Paths   provider.Paths
 	Backend string // "torch", the default, or "ref", which needs no PyTorch
@@ -101,13 +101,13 @@ func check(s provider.Spec) (options, error) {
 	return optionsOf(s.Options)
 }
 
-// Launch implements provider.Provider.
-func (p Provider) Launch(ctx context.Context, s provider.Spec) (provider.Instance, error) {
+// Start implements provider.Provider.
+func (p Provider) Start(ctx context.Context, s provider.Spec) (provider.Instance, error) {
 	o, err := check(s)
 	if err != nil {
 		return nil, err
 	}
-	r, err := p.launchRequest(o, s)
+	r, err := p.startRequest(o, s)
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +117,7 @@ func (p Provider) Launch(ctx context.Context, s provider.Spec) (provider.Instanc
 	if err := remember(o); err != nil {
 		return nil, err
 	}
-	return o.launch(ctx, s, r)
+	return o.start(ctx, s, r)
 }
 
 // Attach implements provider.Provider.
@@ -145,7 +145,7 @@ func (p Provider) Check(ctx context.Context, s provider.Spec) error {
 	if err != nil {
 		return err
 	}
-	r, err := p.launchRequest(o, s)
+	r, err := p.startRequest(o, s)
 	if err != nil {
 		return err
 	}
@@ -154,14 +154,14 @@ func (p Provider) Check(ctx context.Context, s provider.Spec) error {
 	return err
 }
 
-// replace launches a worker in place of one that has ended, with the same clocks.
+// replace starts a worker in place of one that has ended, with the same clocks.
 func (p Provider) replace(ctx context.Context, o options, s provider.Spec) (provider.Instance, error) {
 	last, err := o.ask(ctx, &request{Do: "replaced", ID: machineID(s.Session)})
 	if err != nil {
 		return nil, err
 	}
 	s.Idle, s.Lease = last.idle(), last.lease()
-	return p.Launch(ctx, s)
+	return p.Start(ctx, s)
 }
 
 // machineID is the name of the folder of a machine that outlives its clients.

@@ -48,10 +48,10 @@ func deadline(t *testing.T) context.Context {
 	return ctx
 }
 
-// started launches a worker.
+// started starts a worker.
 func started(t *testing.T, s provider.Spec) *instance {
 	t.Helper()
-	in, err := ref().Launch(deadline(t), s)
+	in, err := ref().Start(deadline(t), s)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = in.Stop(context.Background(), 0) })
 	return in.(*instance)
@@ -214,7 +214,7 @@ func TestLogs(t *testing.T) {
 	require.ErrorIs(t, err, errGone)
 }
 
-// TestRoundTrips: a launch is one login and one command, also if it copies the worker.
+// TestRoundTrips: a start is one login and one command, also if it copies the worker.
 func TestRoundTrips(t *testing.T) {
 	h := newHost(t)
 	count := filepath.Join(h.dir, "count")
@@ -229,7 +229,7 @@ func TestRoundTrips(t *testing.T) {
 	}
 	found, err := filepath.Glob(filepath.Join(h.dir, "cache", "mycelya", "bin", "*", "*"))
 	require.NoError(t, err)
-	require.Len(t, found, 1, "the program is kept for the next launch")
+	require.Len(t, found, 1, "the program is kept for the next start")
 	// A damaged program is sent again.
 	require.NoError(t, os.WriteFile(found[0], []byte("damaged"), 0o700))
 	in := started(t, spec(h.options()))
@@ -294,14 +294,14 @@ func TestValuesAreNotCommands(t *testing.T) {
 	made := filepath.Join(h.dir, "made")
 	for _, host := range []string{"", "-oProxyCommand=touch " + made, "a b", "a;touch " + made, "$(touch " + made + ")",
 		"`touch " + made + "`", "a\nb", "user@-oProxyCommand=x y"} {
-		_, err := ref().Launch(deadline(t), spec(h.options("host", host)))
+		_, err := ref().Start(deadline(t), spec(h.options("host", host)))
 		require.ErrorIs(t, err, provider.ErrInvalidSpec, host)
 	}
 	for name, value := range map[string]string{
 		"python": "$(touch " + made + ")/`touch " + made + "`; touch '" + made + "' && \"",
 		"folder": h.dir + "/$(touch x)'\"",
 	} {
-		in, err := ref().Launch(deadline(t), spec(h.options(name, value)))
+		in, err := ref().Start(deadline(t), spec(h.options(name, value)))
 		if name == "python" {
 			require.ErrorIs(t, err, provider.ErrNotFound)
 			continue
@@ -313,10 +313,10 @@ func TestValuesAreNotCommands(t *testing.T) {
 	require.NoFileExists(t, made)
 	for name, value := range map[string]string{"python": "-c", "ssh": "-F", "folder": "relative", "state": "-x",
 		"weights": "here", "port": "22"} {
-		_, err := ref().Launch(deadline(t), spec(h.options(name, value)))
+		_, err := ref().Start(deadline(t), spec(h.options(name, value)))
 		require.ErrorIs(t, err, provider.ErrInvalidSpec, name)
 	}
-	_, err := ref().Launch(deadline(t), spec(h.options("ssh", "ssh 'x")))
+	_, err := ref().Start(deadline(t), spec(h.options("ssh", "ssh 'x")))
 	require.ErrorContains(t, err, "cannot be split into words")
 }
 

@@ -24,12 +24,12 @@ import (
 
 // there is a worker that runs already, as a provider and its instance.
 type there struct {
-	provider.LaunchOnly
+	provider.StartOnly
 	addr        string
 	credentials *transport.Credentials
 }
 
-func (w *there) Launch(context.Context, provider.Spec) (provider.Instance, error) { return w, nil }
+func (w *there) Start(context.Context, provider.Spec) (provider.Instance, error) { return w, nil }
 func (w *there) Credentials() *transport.Credentials                              { return w.credentials }
 func (w *there) FDs() []int                                                       { return nil }
 func (w *there) Stop(context.Context, time.Duration) error                        { return nil }

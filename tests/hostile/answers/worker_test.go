@@ -29,7 +29,7 @@ import (
 // liar is a worker: an honest one, whose answers pass through a relay that changes some of them. It is a provider and
 // its instance.
 type liar struct {
-	provider.LaunchOnly
+	provider.StartOnly
 	r      *rand.Rand // of the relay
 	plan   plan
 	folder string
@@ -132,7 +132,7 @@ func pair(folder string) (a, b net.Conn, err error) {
 	return a, b, err
 }
 
-func (l *liar) Launch(context.Context, provider.Spec) (provider.Instance, error) { return l, nil }
+func (l *liar) Start(context.Context, provider.Spec) (provider.Instance, error) { return l, nil }
 func (l *liar) Credentials() *transport.Credentials                              { return nil }
 func (l *liar) FDs() []int                                                       { return nil }
 

@@ -104,7 +104,7 @@ func (s *sandbox) run(starts bool) {
 		<-s.ending
 		return
 	}
-	cmd, read, err := s.launch()
+	cmd, read, err := s.start()
 	if err != nil {
 		s.end(pb.GenericResult_builder{Status: pb.GenericResult_GENERIC_STATUS_INIT_FAILURE,
 			Exception: err.Error()}.Build())
@@ -136,8 +136,8 @@ func (s *sandbox) run(starts bool) {
 	read.Wait()
 }
 
-// launch starts the sandbox's command and opens its tunnels.
-func (s *sandbox) launch() (*exec.Cmd, *sync.WaitGroup, error) {
+// start starts the sandbox's command and opens its tunnels.
+func (s *sandbox) start() (*exec.Cmd, *sync.WaitGroup, error) {
 	if err := os.MkdirAll(s.folder, 0o700); err != nil {
 		return nil, nil, err
 	}

@@ -100,7 +100,7 @@ def lost():
     return bool(poll.poll(LOST_WAIT * 1000))
 
 
-def launch(request):
+def start(request):
     check_system(request)
     lib, version, pack = find_torch(request)
     program = programs(request, pack)
@@ -267,7 +267,7 @@ def remove(request):
 
 
 def check(request):
-    """Says whether a launch can succeed, and changes nothing but empty folders."""
+    """Says whether a start can succeed, and changes nothing but empty folders."""
     check_system(request)
     _, _, pack = find_torch(request)
     path = programs(request, pack)
@@ -300,7 +300,7 @@ def prune(request):
 
 
 COMMANDS = {
-    f.__name__: f for f in (launch, watch, attach, replaced, sweep, log, remove, check)
+    f.__name__: f for f in (start, watch, attach, replaced, sweep, log, remove, check)
 }
 
 
