@@ -180,7 +180,9 @@ type Graph struct {
 
 	source  *source // of a graph that was parsed; copies have none
 	strings map[string]uint32
-	equal   []Dim // by symbol: the dim that represents it (see Find); a symbol without an entry represents itself
+	lineage *Lineage // of a graph that is followed
+	names   []int    // by value: its name in the lineage
+	equal   []Dim    // by symbol: the dim that represents it (see Find); a symbol without an entry represents itself
 	shared  *shared
 }
 

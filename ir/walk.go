@@ -251,6 +251,7 @@ func (c *copier) finish() *Graph {
 		c.out.Outputs[i] = Output{Value: c.value(o.Value), Slot: o.Slot}
 	}
 	c.versions()
+	c.follow()
 	c.out.countGroups()
 	c.out.Canonicalize()
 	return c.out

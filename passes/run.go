@@ -17,7 +17,8 @@ import (
 	"github.com/mycelya/mycelya/ir"
 )
 
-// Observer sees what the driver does. Graphs are shared: an observer only reads them, and only during the call.
+// Observer sees what the driver does. Graphs are shared: an observer only reads them, and only during the call. They
+// have one lineage.
 type Observer interface {
 	// Begin gets the graph before the first pass.
 	Begin(g *ir.Graph)
@@ -76,6 +77,7 @@ func Run(g *ir.Graph, opt Options) (*ir.Graph, error) {
 		}
 	}
 	if opt.Observer != nil {
+		g = g.Followed()
 		opt.Observer.Begin(g)
 	}
 	if opt.Check >= 2 && len(g.Groups) == 0 { // a graph from a file may have groups, whose nodes stay together

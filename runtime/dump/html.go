@@ -12,10 +12,10 @@ import (
 )
 
 // html is graph.html: a column for each stage that changed something, and one for the plan. Each mention of a value
-// has the number of the value's family (identity.go) in data-v, each origin its own number in data-o. page/graph.js
+// has the number of the value's family (ir.Lineage) in data-v, each origin its own number in data-o. page/graph.js
 // highlights them.
 func (p *Program) html() string {
-	w := writer{same: &p.same, origins: map[string]int{}}
+	w := writer{same: p.same, origins: map[string]int{}}
 	var unchanged []string
 	for _, s := range p.stages {
 		if s.hidden {
@@ -42,8 +42,7 @@ func (p *Program) html() string {
 // writer makes the columns of a page.
 type writer struct {
 	b       strings.Builder
-	same    *identity
-	shown   int // stages
+	same    *ir.Lineage
 	columns int
 	origins map[string]int // numbers, in the order of their appearance
 }
@@ -66,9 +65,7 @@ func (w *writer) stage(s stage) {
 		}
 		w.f("</ul></details>\n")
 	}
-	ids := w.same.ids[w.shown]
-	w.shown++
-	w.lines(len(s.lines), func(i int) { w.line(&s.lines[i], ids) })
+	w.lines(len(s.lines), func(i int) { w.line(&s.lines[i], s.names) })
 	w.f("</section>\n")
 }
 
@@ -126,7 +123,7 @@ func (w *writer) line(l *line, ids []int) {
 			tag = "b"
 		}
 		w.b.WriteString(html.EscapeString(l.text[end:sp.lo]))
-		w.f("<%s data-v=\"%d\">%s</%s>", tag, w.same.family(ids[sp.value]), html.EscapeString(l.text[sp.lo:sp.hi]), tag)
+		w.f("<%s data-v=\"%d\">%s</%s>", tag, w.same.Family(ids[sp.value]), html.EscapeString(l.text[sp.lo:sp.hi]), tag)
 		end = sp.hi
 	}
 	w.b.WriteString(html.EscapeString(l.text[end:l.comment]))

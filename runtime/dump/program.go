@@ -38,7 +38,7 @@ type Program struct {
 	repro  repro.Repro
 	last   string // text of the last graph
 	stages []stage
-	same   identity
+	same   *ir.Lineage
 	rules  strings.Builder
 	apart  strings.Builder // which nodes are not computed together, and why
 	plan   string
@@ -54,6 +54,7 @@ type stage struct {
 	number int
 	name   string
 	lines  []line
+	names  []int // of the graph's values in the lineage
 	nodes  int
 	hidden bool // it is as the one before
 	rules  []passes.Firing
@@ -129,8 +130,7 @@ func (p *Program) stage(name string, g *ir.Graph, fired []passes.Firing) string 
 	p.last = text
 	s := stage{number: len(p.stages), name: name, nodes: len(g.Nodes), rules: fired, hidden: !changed && !p.d.spec.All}
 	if p.dir != "" && !s.hidden {
-		s.lines = split(text)
-		p.same.add(s.lines, g)
+		s.lines, s.names, p.same = split(text), g.Names(), g.Lineage()
 	}
 	p.stages = append(p.stages, s)
 	switch {
