@@ -169,7 +169,7 @@ func (s *session) networkRate(p *pieces) float64 {
 // far says whether the worker is behind a network.
 func (s *session) far() bool {
 	l, ok := s.conn.Net().(*link.Stream)
-	return ok && l.Measured().RTT > longTrip
+	return ok && l.RTT() > longTrip
 }
 
 // pieceBytes is the size of a piece for the link's rate. A unix socket carries the largest in about a millisecond.

@@ -491,3 +491,29 @@ func TestDeadline(t *testing.T) {
 		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 	})
 }
+
+// distant is a connection whose writes arrive later.
+type distant struct{ net.Conn }
+
+const distance = 20 * time.Millisecond
+
+func (l distant) Write(p []byte) (int, error) {
+	time.Sleep(distance)
+	return l.Conn.Write(p)
+}
+
+// TestTheFirstRTT: who asks for the time of a round trip as soon as there is a connection gets the measured one.
+func TestTheFirstRTT(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, Default, 0)
+		c, err := Dial(t.Context(), w.limits, func(ctx context.Context) (net.Conn, error) {
+			conn, err := w.dial(ctx)
+			return distant{conn}, err
+		}, nil, func(Notice) {})
+		require.NoError(t, err)
+		require.Zero(t, c.Measured().RTT)
+		require.GreaterOrEqual(t, c.RTT(), distance.Seconds())
+		_, _ = c.Close(), w.attached.Close()
+		require.GreaterOrEqual(t, c.RTT(), distance.Seconds())
+	})
+}

@@ -214,6 +214,7 @@ func (s *State) got(ev Event) (do Do) {
 		s.pongDue, do.Send = true, true
 	case pong:
 		s.ponged(ev.At)
+		do.Wake = true
 	case bye:
 		s.ended, do.Wake = true, true
 	}

@@ -61,7 +61,7 @@ const (
 	// Reading ahead stops when no bytes have arrived for aheadPause, and after aheadMost at the latest.
 	aheadPause = 5 * time.Millisecond
 	aheadMost  = 100 * time.Millisecond
-	// roomPause is the interval at which a writer that waits for buffer space checks for it.
+	// roomPause is the interval at which a goroutine that reads only until a condition holds checks the condition.
 	roomPause = 20 * time.Millisecond
 )
 
@@ -211,7 +211,7 @@ func (s *Stream) Write(p []byte) (n int, err error) {
 // put appends some bytes of p to the stream, and returns them.
 func (s *Stream) put(p []byte, lend bool) ([]byte, error) {
 	s.mu.Lock()
-	s.awaitRoom()
+	s.waitFor(s.hasRoom)
 	if err := s.writeErr(); err != nil {
 		s.mu.Unlock()
 		return nil, err
@@ -230,10 +230,13 @@ func (s *Stream) put(p []byte, lend bool) ([]byte, error) {
 	return part, nil
 }
 
-// awaitRoom waits until bytes may be written, or the stream has ended. The caller holds the lock. If no
-// goroutine reads, the caller reads: the other end's records say when there is room.
-func (s *Stream) awaitRoom() {
-	for s.state.Err() == nil && s.state.Room() == 0 {
+func (s *Stream) hasRoom() bool { return s.state.Room() > 0 }
+func (s *Stream) hasRTT() bool  { return s.state.trips.n > 0 }
+
+// waitFor waits for a condition that the other end's records make true, or until the stream has ended. The caller holds
+// the lock. If no goroutine reads, the caller reads.
+func (s *Stream) waitFor(condition func() bool) {
+	for s.state.Err() == nil && !condition() {
 		if s.conn == nil || !s.reading.TryLock() {
 			s.waiting++
 			s.changed.Wait()
@@ -241,7 +244,7 @@ func (s *Stream) awaitRoom() {
 			continue
 		}
 		s.mu.Unlock()
-		s.readAhead(roomPause, func() bool { return s.state.Room() > 0 })
+		s.readAhead(roomPause, condition)
 		s.reading.Unlock()
 		s.mu.Lock()
 	}
@@ -538,6 +541,15 @@ func (s *Stream) Measured() Measured {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return Measured{s.state.RTT(), s.state.Rate(), s.state.epoch, s.state.written - s.state.acked}
+}
+
+// RTT returns the time of a round trip in seconds. It waits for the first measurement, which begins with the connection,
+// or for the stream's end.
+func (s *Stream) RTT() float64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waitFor(s.hasRTT)
+	return s.state.RTT()
 }
 
 // NetConn returns the connection that the stream has now, nil if it has none.
