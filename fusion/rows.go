@@ -11,10 +11,10 @@ import (
 )
 
 // An operator on lists (aten::_foreach_*) applies one operator to each tensor of a list. Consecutive operators on lists
-// use the tensors of one index together: a parameter, its gradient and its state. The values of one index are a row. The
-// same loops compute all rows that differ only in sizes and numbers; such rows are a class. So the graph contains only
-// two rows of each class, and their loops stand for those of the others. One row would not be enough, because a list of
-// one tensor is treated as a tensor.
+// use the tensors of one index together: a parameter, its gradient and its state. The values of one index are a row.
+// The same loops compute all rows that differ only in sizes and numbers; such rows are a class. So the graph contains
+// only two rows of each class, and their loops stand for those of the others. One row would not be enough, because a
+// list of one tensor is treated as a tensor.
 
 // kept is how many rows of a class stay in a graph.
 const kept = 2

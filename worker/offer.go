@@ -28,9 +28,9 @@ const (
 	maxBehind = 64 << 20
 )
 
-// offer handles the hash of an upload that arrives in pieces. If a file with these bytes is kept, the worker reads it in
-// the background. If the client knows where such a file is, the worker fetches it. Otherwise the worker keeps the bytes
-// that arrive.
+// offer handles the hash of an upload that arrives in pieces. If a file with these bytes is kept, the worker reads it
+// in the background. If the client knows where such a file is, the worker fetches it. Otherwise the worker keeps the
+// bytes that arrive.
 func (s *session) offer(h transport.Header) error {
 	var m proto.Offer
 	if err := decode(h, s.c.MetaBytes(), &m); err != nil {

@@ -17,8 +17,8 @@ const (
 	// answerWait limits the time of a handshake.
 	answerWait = 10 * time.Second
 	// The first connection may reach the process of another session, which tells the client to connect again, or it may
-	// end before the handshake is answered. The client connects again at most maxAgain times in the first case, and at most
-	// maxTries times in the second.
+	// end before the handshake is answered. The client connects again at most maxAgain times in the first case, and at
+	// most maxTries times in the second.
 	maxAgain = 64
 	maxTries = 3
 	// The pause before a new attempt is firstPause, and doubles with each attempt up to lastPause.

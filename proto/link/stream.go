@@ -231,7 +231,6 @@ func (s *Stream) put(p []byte, lend bool) ([]byte, error) {
 }
 
 func (s *Stream) hasRoom() bool { return s.state.Room() > 0 }
-func (s *Stream) hasRTT() bool  { return s.state.trips.n > 0 }
 
 // waitFor waits for a condition that the other end's records make true, or until the stream has ended. The caller holds
 // the lock. If no goroutine reads, the caller reads.
@@ -527,30 +526,6 @@ func (s *Stream) End(err error) { s.event(Event{Kind: Finished, Err: err}) }
 
 // Done is closed when the stream has ended.
 func (s *Stream) Done() <-chan struct{} { return s.done }
-
-// Measured is what a stream knows of its network.
-type Measured struct {
-	RTT         float64 // seconds, see State.RTT
-	Rate        float64 // bytes per second that were sent, see State.Rate
-	Connections uint64  // that the stream has had
-	UnderWay    uint64  // bytes written whose receipt the other end has not confirmed
-}
-
-// Measured returns what the stream knows of its network.
-func (s *Stream) Measured() Measured {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return Measured{s.state.RTT(), s.state.Rate(), s.state.epoch, s.state.written - s.state.acked}
-}
-
-// RTT returns the time of a round trip in seconds. It waits for the first measurement, which begins with the connection,
-// or for the stream's end.
-func (s *Stream) RTT() float64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.waitFor(s.hasRTT)
-	return s.state.RTT()
-}
 
 // NetConn returns the connection that the stream has now, nil if it has none.
 func (s *Stream) NetConn() net.Conn {

@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// MaxKept limits the bytes of the uploads and calls that the client keeps in order to repeat them on a new worker. When
-	// they exceed it, the client asks for a checkpoint at once. Until the worker has made it, the client may keep as many
-	// bytes again.
+	// MaxKept limits the bytes of the uploads and calls that the client keeps in order to repeat them on a new worker.
+	// When they exceed it, the client asks for a checkpoint at once. Until the worker has made it, the client may keep
+	// as many bytes again.
 	MaxKept = 1 << 30
 	// maxRestarts limits the workers that are started from one checkpoint. If all of them are lost, the frames since the
 	// checkpoint are the likely cause, and would end further workers too.

@@ -48,9 +48,9 @@ type machine struct {
 }
 
 func (m *machine) Start(context.Context, provider.Spec) (provider.Instance, error) { return m, nil }
-func (m *machine) Credentials() *transport.Credentials                              { return m.credentials }
-func (m *machine) FDs() []int                                                       { return nil }
-func (m *machine) Stop(context.Context, time.Duration) error                        { return nil }
+func (m *machine) Credentials() *transport.Credentials                             { return m.credentials }
+func (m *machine) FDs() []int                                                      { return nil }
+func (m *machine) Stop(context.Context, time.Duration) error                       { return nil }
 
 func (m *machine) Handle() provider.Handle { return provider.Handle{Provider: "test", ID: m.addr} }
 

@@ -101,7 +101,7 @@ struct Step {
   bool draws = false;    // it takes random numbers; kFused: one of its steps does
   bool known = false;    // kCall: its result, an index of a later step, is computed on the host too
   bool sets_flag = false;  // it also runs after a failure, and in a call that is skipped
-  uint32_t record = 0;   // of the op that the step belongs to, from 1 on; 0: of none
+  uint32_t record = 0;     // of the op that the step belongs to, from 1 on; 0: of none
   // All kinds. Poison in a buffer of `reads` fails the step. If the step does not run, the buffers of `spoils` are
   // poisoned.
   Range reads;   // Program::buffers

@@ -30,9 +30,9 @@ type there struct {
 }
 
 func (w *there) Start(context.Context, provider.Spec) (provider.Instance, error) { return w, nil }
-func (w *there) Credentials() *transport.Credentials                              { return w.credentials }
-func (w *there) FDs() []int                                                       { return nil }
-func (w *there) Stop(context.Context, time.Duration) error                        { return nil }
+func (w *there) Credentials() *transport.Credentials                             { return w.credentials }
+func (w *there) FDs() []int                                                      { return nil }
+func (w *there) Stop(context.Context, time.Duration) error                       { return nil }
 
 func (w *there) Handle() provider.Handle { return provider.Handle{Provider: "there", ID: w.addr} }
 

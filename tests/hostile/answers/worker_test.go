@@ -133,8 +133,8 @@ func pair(folder string) (a, b net.Conn, err error) {
 }
 
 func (l *liar) Start(context.Context, provider.Spec) (provider.Instance, error) { return l, nil }
-func (l *liar) Credentials() *transport.Credentials                              { return nil }
-func (l *liar) FDs() []int                                                       { return nil }
+func (l *liar) Credentials() *transport.Credentials                             { return nil }
+func (l *liar) FDs() []int                                                      { return nil }
 
 func (l *liar) Handle() provider.Handle { return provider.Handle{Provider: "liar", ID: "1"} }
 
