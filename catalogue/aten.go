@@ -93,13 +93,13 @@ type Case struct {
 	When, Body string
 }
 
-// Point is the way in which an operator that stays a call in a kernel finds the elements of its operands.
+// Point is the way in which a kernel finds the elements of an operator's operands, if no Case of the operator says so.
 type Point uint8
 
 const (
 	NoPoint      Point = iota // no kernel computes the operator
 	SamePlace                 // each element of the result needs only the elements at its place, and perhaps the place
-	Concatenated              // it puts its operands side by side along one dim
+	Concatenated              // it puts its operands side by side along one dim (concatenate in ir/decomp)
 	Stacked                   // the same along a new dim
 )
 

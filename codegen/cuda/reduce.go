@@ -88,7 +88,7 @@ func (r *reducer) defineRow(i int, value string) {
 		r.line("const %s r%d = %s;", register(r.k.Code[i].Class), i, value)
 		return
 	}
-	r.line("%s r%d[%d];", register(r.k.Code[i].Class), i, r.v.Vector)
+	r.line("[[maybe_unused]] %s r%d[%d];", register(r.k.Code[i].Class), i, r.v.Vector)
 	r.eachRow(func() { r.line("r%d[k] = %s;", i, value) })
 }
 

@@ -112,6 +112,9 @@ func (w *writer) concatenate(id ir.NodeID) string {
 	if d < 0 {
 		d += len(t.Dims)
 	}
+	if args[1].Kind != ir.ArgInt || d < 0 || d >= len(t.Dims) {
+		return "its dim is not a literal in range"
+	}
 	if len(list) > maxParts {
 		return fmt.Sprintf("it concatenates more than %d tensors", maxParts)
 	}
