@@ -75,6 +75,7 @@ func newFinder(e *decomp.Expansion, g *ir.Graph, o Options) *finder {
 // are taken from. Their nodes go with the nodes that use them.
 func (f *finder) unused(given *ir.Graph) {
 	users := given.Users()
+next:
 	for i := len(f.fusable) - 1; i >= 0; i-- {
 		n := &f.g.Nodes[i]
 		reads := func(user ir.NodeID) bool { return !f.counts[user] }
@@ -86,7 +87,7 @@ func (f *finder) unused(given *ir.Graph) {
 		for v := range ir.ValueID(given.Nodes[of].N) {
 			for _, user := range users[given.Nodes[of].First+v] {
 				if f.whole.check(int(of), int(user), far) != "" {
-					return
+					continue next // it is computed, and not read
 				}
 				f.whole.merge(int(of), int(user))
 			}
