@@ -160,7 +160,7 @@ TEST(Kernel, Ops) {
       }
     }
   }
-  EXPECT_EQ(tried, 40 * 2 + 19 + 12);
+  EXPECT_GE(tried, 40 * 2 + 19 + 12) << "an instruction is refused in a class that it had";
 }
 
 // The functions of kernel/Math.h are within 2 ulp of the exact value for all exponents. As in ATen, 1 / (1 + e^-x) is 0
