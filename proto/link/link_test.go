@@ -268,9 +268,14 @@ func TestAConnectionIsToldBeforeItsBytes(t *testing.T) {
 		_, err = s.Read(make([]byte, 1))
 		require.NoError(t, err)
 		require.True(t, told.Load())
-		_, _ = s.Close(), w.attached.Close()
-		time.Sleep(time.Minute) // the ends may part in the middle of the close, and connect once more
+		part(s, w.attached)
 	})
+}
+
+// part closes both ends. They may lose the connection during that, and connect once more: time must pass for it.
+func part(client, worker *Stream) {
+	_, _ = client.Close(), worker.Close()
+	time.Sleep(time.Minute)
 }
 
 // TestFewBytesWaitForTheConnection: what is written during an upload is not behind a window of it.
@@ -503,6 +508,9 @@ func (l distant) Write(p []byte) (int, error) {
 	return l.Conn.Write(p)
 }
 
+// NetConn is the connection below TLS, which a link closes without a goodbye.
+func (l distant) NetConn() net.Conn { return under(l.Conn) }
+
 // TestTheFirstRTT: who asks for the time of a round trip as soon as there is a connection gets the measured one.
 func TestTheFirstRTT(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -514,7 +522,7 @@ func TestTheFirstRTT(t *testing.T) {
 		require.NoError(t, err)
 		require.Zero(t, c.Measured().RTT)
 		require.GreaterOrEqual(t, c.RTT(), distance.Seconds())
-		_, _ = c.Close(), w.attached.Close()
+		part(c, w.attached)
 		require.GreaterOrEqual(t, c.RTT(), distance.Seconds())
 	})
 }
