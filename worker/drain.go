@@ -90,9 +90,10 @@ func (s *Supervisor) place(c *net.UnixConn) error {
 	return p.give(c)
 }
 
-// entered notes the client of a process after the client's Hello. If the worker serves one client at a time, it first
-// ends the sessions of the other client: it completes what they have sent, and kills a session that does not end within
-// yieldWait. It leaves a process alone whose client has not sent its Hello yet: that client is the newer one.
+// entered notes the client of a process after the client's Hello. If the worker serves one client at a time, entered
+// first ends the sessions of the other client. These sessions complete all frames that they have received. A session
+// that does not end within yieldWait is killed. A process whose client has not sent a Hello yet is left alone, because
+// that client came later.
 func (s *Supervisor) entered(of *process, client string) {
 	if !s.Single {
 		return

@@ -272,7 +272,8 @@ func TestAConnectionIsToldBeforeItsBytes(t *testing.T) {
 	})
 }
 
-// part closes both ends. They may lose the connection during that, and connect once more: time must pass for it.
+// part closes both ends of a link in a synctest bubble. If one end loses the connection meanwhile, it connects once
+// more; the sleep lets the bubble's clock run until that is over, and takes no real time.
 func part(client, worker *Stream) {
 	_, _ = client.Close(), worker.Close()
 	time.Sleep(time.Minute)
@@ -498,7 +499,7 @@ func TestDeadline(t *testing.T) {
 	})
 }
 
-// distant is a connection whose writes arrive later.
+// distant is a connection whose writes arrive later, by the clock of a synctest bubble.
 type distant struct{ net.Conn }
 
 const distance = 20 * time.Millisecond

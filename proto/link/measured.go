@@ -8,7 +8,7 @@ type Measured struct {
 	RTT         float64 // seconds, see State.RTT
 	Rate        float64 // bytes per second that were sent, see State.Rate
 	Connections uint64  // that the stream has had
-	UnderWay    uint64  // bytes written whose receipt the other end has not confirmed
+	UnderWay    uint64  // bytes that were written and that the other end has not confirmed
 }
 
 // Measured returns what the stream knows of its network.
