@@ -53,6 +53,7 @@ type ATen struct {
 //
 //	name=value, name!=value  the argument is this literal, or is not; none is an absent argument
 //	ints, truth              the case also holds for integers, and for bools; a case without them is for floats only
+//	integers                 the case holds for integers only
 //	a~b                      two tensors have the same dtype
 //	i:d                      i has one element along dim d, and operand 0's sizes along all others in the first call
 //	exact                    a result of a 16-bit float dtype holds the literals exactly

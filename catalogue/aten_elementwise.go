@@ -203,11 +203,16 @@ var elementwiseRows = []ATen{
 			{"ints truth", "-> where m n x"},
 		}},
 	{Name: "aten::div.Tensor_mode", Dims: "*,*", Elementwise: true, InPlace: "aten::div_.Tensor_mode",
-		Out: "aten::div.out_mode"},
+		Out: "aten::div.out_mode", Args: "x y rounding_mode", Cases: []Case{
+			{"rounding_mode=floor integers promote", "-> floor_divide x y"},
+			// The quotient of the rest that has the dividend's sign.
+			{"rounding_mode=trunc integers promote", "-> floor_divide (sub x (fmod x y)) y"},
+		}},
 	{Name: "aten::clamp.Tensor", Dims: "*,*,*", Args: "x lo hi", Cases: []Case{
 		{"promote ints", "-> minimum? (maximum? x lo) hi"},
 	}},
-	{Name: "aten::floor_divide", Dims: "*,*"},
+	{Name: "aten::floor_divide", Dims: "*,*", Elementwise: true, InPlace: "aten::floor_divide_.Tensor",
+		Out: "aten::floor_divide.out"},
 	{Name: "aten::tan", Dims: "X->X"},
 	{Name: "aten::threshold", Dims: "X->X"},
 	{Name: "aten::square", Args: "x", Cases: []Case{{"ints truth", "-> mul x x"}}},

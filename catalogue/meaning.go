@@ -13,7 +13,7 @@ import (
 // exactly the result of f32 arithmetic for sums, products, quotients, square roots and roundings: 53 bits are more than
 // twice 24 bits plus two.
 
-// ErrZeroDivision is the error of an integer remainder by 0.
+// ErrZeroDivision is the error of an integer quotient or remainder by 0.
 var ErrZeroDivision = errors.New("integer division or modulo by zero")
 
 // log takes subnormal numbers apart from others: math.Log is off by up to 1 for them on amd64.
@@ -152,6 +152,21 @@ func remainderInt(x, y int64, d Integer) (int64, error) {
 		m += y
 	}
 	return m, err
+}
+
+// floorDivideInt is the quotient rounded down.
+func floorDivideInt(x, y int64, d Integer) (int64, error) {
+	switch {
+	case y == 0:
+		return 0, ErrZeroDivision
+	case d.Bits == 64 && !d.Signed:
+		return int64(uint64(x) / uint64(y)), nil
+	}
+	q := x / y
+	if d.Signed && x%y != 0 && (x < 0) != (y < 0) {
+		q--
+	}
+	return q, nil
 }
 
 // powInt is x to the power y. For a negative y, PyTorch's kernel returns 0, or a power of ±1 if x is ±1.

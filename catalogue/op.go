@@ -26,6 +26,7 @@ type Own struct {
 	Logical    bool    // computes with the truth of its operands
 	WideNumber bool    // a number among 16-bit float operands keeps f32 precision, as in PyTorch's CPU kernels
 	Identity   Classes // the op returns its operand of these dtypes unchanged
+	Divides    bool    // an error if the second operand, an integer, is 0
 	Commutes   Classes // two operands of one of these dtypes, the same for both, may change places: the bits stay
 	OnBool     *Instr  // replaces Kernel if the operands are b8
 	Kernel     *Instr  // the instruction that computes the op in a kernel

@@ -26,6 +26,8 @@ type Options struct {
 	// Undrawn makes no kernels for a group that draws random numbers: the worker's own operators draw other numbers than
 	// the masks of kernels.
 	Undrawn bool
+	// Copies is that of fusion.Options.
+	Copies bool
 }
 
 // Compiled is a program, with the data that is needed to fill in a call.
@@ -47,7 +49,7 @@ func Compile(g *ir.Graph, o Options) (*Compiled, error) {
 	p := newPlanner(g, o)
 	var groups []*fusion.Group
 	if o.Kernels && len(g.Groups) > 0 {
-		fused := fusion.Loops(p.g, fusion.Options{NoDraws: o.Undrawn})
+		fused := fusion.Loops(p.g, fusion.Options{NoDraws: o.Undrawn, Copies: o.Copies})
 		groups, p.g.Syms = fused.Groups, fused.Syms
 	}
 	for i := 0; i < len(g.Nodes); {

@@ -231,17 +231,21 @@ func (f *group) effect(plain []*proto.Step, buffers int) (made map[int]bool, fre
 	return made, freed, ""
 }
 
-// check emits the calls that check indices. If one fails, the group's operators run, and say what is wrong.
+// check emits the calls that check indices and divisors. If one fails, the group's operators run, and say what is
+// wrong.
 func (f *group) check() (out []*proto.Step, why refused) {
 	p, g := f.p, f.Graph
 	for _, id := range f.Checks {
 		args := g.NodeArgs(id)
-		w, t, why := f.source(ir.ValueID(args[0].V))
-		if why != "" {
-			return nil, why
+		call := &proto.CallOp{Op: g.CallName(id)}
+		if v := ir.ValueID(args[0].V); !g.Immediate(v) {
+			w, t, why := f.source(v)
+			if why != "" {
+				return nil, why
+			}
+			call.Args, args = []*proto.Arg{p.args[p.tensor(w, t)]}, args[1:]
 		}
-		call := &proto.CallOp{Op: g.CallName(id), Args: []*proto.Arg{p.args[p.tensor(w, t)]}}
-		step, why := f.call(call, args[1:])
+		step, why := f.call(call, args)
 		if why != "" {
 			return nil, why
 		}

@@ -42,7 +42,7 @@ func (p *planner) follow() {
 	for i := len(g.Nodes) - 1; i >= 0; i-- {
 		p.earliest[i] = earliest
 		n := &g.Nodes[i]
-		if n.Op == ir.OpCall && n.Record >= 0 && (n.Group == 0 || g.MayFail(ir.NodeID(i))) {
+		if n.Record >= 0 && (n.Op == ir.OpCall && n.Group == 0 || g.MayFail(ir.NodeID(i))) {
 			earliest = min(earliest, n.Record)
 		}
 	}

@@ -20,7 +20,7 @@ const (
 	computed obstacle = iota // kernels compute it
 	idle                     // it computes nothing: an input, a number, a view
 	drawn                    // a call in front of the kernels makes a mask of random numbers
-	checked                  // a call in front of the kernels that checks indices
+	checked                  // a call in front of the kernels that checks indices or divisors
 	planned                  // a loop can hold it, but kernel IR has no instruction for it yet
 	device                   // it draws random numbers, and the worker's own operators draw others
 	memory                   // it makes, resizes or updates a storage
@@ -87,11 +87,13 @@ func obstacleTo(g *ir.Graph, id ir.NodeID, reads catalogue.Point, o Options) obs
 	n := &g.Nodes[id]
 	switch {
 	case n.Op == ir.OpCall:
-		switch g.CallName(id) {
+		name := g.CallName(id)
+		if decomp.Checks(name) {
+			return checked
+		}
+		switch name {
 		case decomp.Draw:
 			return obstacleToDraw(g, id, o)
-		case decomp.Within:
-			return checked
 		case decomp.Iota:
 			return computed
 		case decomp.Take:

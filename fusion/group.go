@@ -6,6 +6,7 @@ package fusion
 import (
 	"slices"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/ir/decomp"
 )
@@ -15,6 +16,9 @@ type Options struct {
 	// NoDraws keeps random numbers out of kernels, because the worker's own operators draw other numbers than the masks of
 	// kernels.
 	NoDraws bool
+	// Copies is for workers whose operators copy tensors faster than a kernel does that looks up for each element the
+	// tensor that has it. No kernel makes a concatenation or a stack that has to be in memory.
+	Copies bool
 }
 
 // Fused is what the groups of a graph are as loops.
@@ -38,7 +42,7 @@ type Group struct {
 	classes []*Class                    // by loop: the rows that it stands for, nil if it stands for itself only
 	numbers map[ir.ValueID]ir.ValueID   // by number of Graph of a first row: the number of the given graph
 	Draws   []ir.NodeID                 // of Graph: calls that make masks of random numbers before the loops
-	Checks  []ir.NodeID                 // of Graph: calls that check indices before the loops
+	Checks  []ir.NodeID                 // of Graph: calls that check indices and divisors before the loops
 	Must    []ir.DType                  // by node of Graph: the dtype that must hold its numbers, see decomp.Expansion
 	Source  map[ir.ValueID]ir.ValueID   // by input of Graph: the value of the given graph
 	Leaves  map[ir.ValueID][]ir.ValueID // by value of Graph: the values of the given graph that others may read
@@ -118,6 +122,13 @@ func (s *splitter) group(nodes []ir.NodeID) *Group {
 	s.g.Syms = append(s.g.Syms, e.Graph.Syms[len(s.g.Syms):]...)
 	f := newFinder(e, x.graph, s.options)
 	f.run()
+	if s.options.Copies {
+		if copied := f.copied(x.graph); len(copied) > 0 {
+			e = decomp.Expand(x.graph, copied)
+			f = newFinder(e, x.graph, s.options)
+			f.run()
+		}
+	}
 	if !s.stated(f) {
 		x.end()
 		return &Group{Nodes: nodes, Why: "its loops take sizes to be equal that the program doesn't require"}
@@ -136,6 +147,34 @@ func (s *splitter) group(nodes []ir.NodeID) *Group {
 		return &Group{Nodes: nodes, Why: why}
 	}
 	return group
+}
+
+// copied are the concatenations and stacks whose results have to be in memory, and that as a reason to keep them whole.
+func (f *finder) copied(given *ir.Graph) map[ir.NodeID]string {
+	out := map[ir.NodeID]string{}
+	for i := range given.Nodes {
+		id := ir.NodeID(i)
+		if given.Nodes[i].Op != ir.OpCall || f.expansion.Whole[i] != "" {
+			continue
+		}
+		if p := given.Row(id).Point; p != catalogue.Concatenated && p != catalogue.Stacked {
+			continue
+		}
+		if v := f.expansion.To[given.Nodes[i].First]; f.leaves(v, f.cluster(f.g.Def[v])) {
+			out[id] = "its result has to be in memory, where operators copy whole tensors to"
+		}
+	}
+	return out
+}
+
+// leaves reports whether a value that a cluster makes, or a view of it, is an output or is read outside of the cluster.
+func (f *finder) leaves(v ir.ValueID, c *cluster) bool {
+	return f.output[v] || slices.ContainsFunc(f.users[v], func(user ir.NodeID) bool {
+		if n := &f.g.Nodes[user]; n.Op == ir.OpView {
+			return f.leaves(n.First, c)
+		}
+		return !f.counts[user] && (!f.fusable[user] || f.cluster(user) != c)
+	})
 }
 
 // extract makes a graph of nodes in a row, with what they read as inputs, and without the rows that are left out.

@@ -56,8 +56,9 @@ func (l *Group) complete() (why string) {
 		case l.finder.obstacles[i] == drawn:
 			l.Draws = append(l.Draws, ir.NodeID(i))
 		case l.finder.obstacles[i] == checked:
-			if g.Nodes[g.Def[g.Root(ir.ValueID(g.Args[n.ArgLo].V))]].Op != ir.OpInput {
-				return "one of its loops makes the indices of another"
+			v := ir.ValueID(g.Args[n.ArgLo].V)
+			if g.Nodes[g.Def[g.Root(v)]].Op != ir.OpInput && !g.Immediate(v) {
+				return "one of its loops makes the indices, or the divisor, of another"
 			}
 			args := g.NodeArgs(ir.NodeID(i))
 			same := func(id ir.NodeID) bool { return slices.Equal(g.NodeArgs(id), args) }

@@ -69,10 +69,11 @@ const (
 	OpAtan2
 	OpFmod
 	OpRemainder
-	OpFma   // fma %a %b %c: a b + c, rounded once
-	OpWhere // where %cond %a %b
-	OpFill  // fill %x %number: like %x
-	OpCopy  // copy %x: the same elements in new memory of the result type's layout
+	OpFloorDivide // floor_divide %x %y: the quotient of integers, rounded down
+	OpFma         // fma %a %b %c: a b + c, rounded once
+	OpWhere       // where %cond %a %b
+	OpFill        // fill %x %number: like %x
+	OpCopy        // copy %x: the same elements in new memory of the result type's layout
 	OpSum
 	OpAmax
 	OpAmin

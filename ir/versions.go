@@ -14,7 +14,7 @@ import (
 func (g *Graph) MayFail(id NodeID) bool {
 	n := &g.Nodes[id]
 	if n.Op != OpCall {
-		return false
+		return g.DividesByZero(n.Op, g.NodeArgs(id), g.Types[n.First].DType)
 	}
 	name := g.Strings[n.Name]
 	switch catalogue.FailureOf(name) {
@@ -24,6 +24,20 @@ func (g *Graph) MayFail(id NodeID) bool {
 		return n.N > 0 && g.Types[n.First].DType.Is(catalogue.Ints)
 	}
 	return !strings.HasPrefix(name, "aten::") && !strings.HasPrefix(name, "mycelya::")
+}
+
+// DividesByZero reports whether an op with these arguments and a result of this dtype may divide integers by 0. The
+// divisor is converted to that dtype first.
+func (g *Graph) DividesByZero(op Op, args []Arg, d DType) bool {
+	if !Info(op).Divides || !d.Is(catalogue.Ints) {
+		return false
+	}
+	by := &g.Nodes[g.Def[args[1].V]]
+	if by.Op != OpConst {
+		return true
+	}
+	a := g.Args[by.ArgLo]
+	return a.Kind != ArgInt || a.V == 0 || !d.Holds(a.V)
 }
 
 // Kept is a version of a storage that a failing node may leave behind. No output holds it, because a later record

@@ -231,7 +231,7 @@ func options(c *trace.Captured, kernels bool, device string) codegen.Options {
 	for i := range scratch {
 		scratch[i] = c.Changed[i] && c.Inputs[i]
 	}
-	return codegen.Options{Scratch: scratch, Kernels: kernels, Undrawn: device != "cpu"}
+	return codegen.Options{Scratch: scratch, Kernels: kernels, Undrawn: device != "cpu", Copies: device == "cpu"}
 }
 
 // nearest is the variable whose name takes the fewest edits from name.

@@ -182,6 +182,23 @@ static __device__ double remainder_of(double a, double b) {
   const double m = fmod(a, b);
   return m != 0 && (b < 0) != (m < 0) ? m + b : m;
 }
+static __device__ long long remainder_of(long long a, long long b) {
+  if (b == 0 || b == -1) return 0;
+  const long long m = a % b;
+  return m != 0 && (b < 0) != (m < 0) ? m + b : m;
+}
+`},
+	{"whole_fmod", nil, `static __device__ long long whole_fmod(long long a, long long b) {
+  return b == 0 || b == -1 ? 0 : a % b;
+}
+`},
+	// A call in front of the kernels has ruled out the divisor 0. The least integer divided by -1 wraps.
+	{"floor_quotient", nil, `static __device__ long long floor_quotient(long long a, long long b) {
+  if (b == 0) return 0;
+  if (b == -1) return (long long)(0ull - (unsigned long long)a);
+  const long long q = a / b;
+  return q * b != a && (a < 0) != (b < 0) ? q - 1 : q;
+}
 `},
 	// If one operand is a NaN, the result is a NaN, as in ATen. The maximum of 0 and -0 is 0, as the instruction defines
 	// it.

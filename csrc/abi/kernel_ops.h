@@ -67,6 +67,7 @@ enum {
   MYC_K_REMAINDER = 66,
   MYC_K_FMA = 67,
   MYC_K_WHERE = 68,
+  MYC_K_FLOOR_DIVIDE = 69,
 };
 
 // The most that a kernel may have.

@@ -342,6 +342,7 @@ func (w *writer) emit(op ir.Op, args []ir.Arg, dtype ir.DType) (ir.ValueID, stri
 			break
 		}
 	}
+	w.nonzero(op, args, t.DType)
 	return w.out.Nodes[w.add(ir.Node{Op: op}, args, []ir.Type{t})].First, ""
 }
 
@@ -522,6 +523,23 @@ func (w *writer) within(index, x term, e *expr) (term, string) {
 	}
 	w.add(ir.Node{Op: ir.OpCall, Name: w.out.Intern(Within)}, args, nil)
 	return index, ""
+}
+
+// nonzero checks the divisor of an op on integers.
+func (w *writer) nonzero(op ir.Op, args []ir.Arg, d ir.DType) {
+	if !w.out.DividesByZero(op, args, d) {
+		return
+	}
+	divisor := args[1]
+	n := &w.out.Nodes[w.out.Def[divisor.V]]
+	if n.Op == ir.OpCast && w.out.Types[divisor.V].DType == d { // the check runs before all loops, and converts too
+		divisor = w.out.Args[n.ArgLo]
+	}
+	name := Nonzero
+	if w.out.Immediate(ir.ValueID(divisor.V)) {
+		name = NonzeroNumber
+	}
+	w.add(ir.Node{Op: ir.OpCall, Name: w.out.Intern(name)}, []ir.Arg{divisor, {Kind: ir.ArgDType, V: int64(d)}}, nil)
 }
 
 // draw draws a mask with the sizes of y.

@@ -101,6 +101,9 @@ func (w *writer) copy(id ir.NodeID) {
 	if ir.Info(n.Op).Kind == ir.KindReduce {
 		args[0] = w.ownView(args[0])
 	}
+	if n.Op.Own() {
+		w.nonzero(n.Op, args, w.g.Types[n.First].DType)
+	}
 	new := w.add(n, args, w.g.Types[n.First:n.First+ir.ValueID(n.N)])
 	for i := range ir.ValueID(n.N) {
 		w.e.To[n.First+i] = w.out.Nodes[new].First + i

@@ -129,6 +129,9 @@ func read(row *catalogue.ATen, c catalogue.Case) *rule {
 		case "ints":
 			r.classes |= ir.Ints
 			continue
+		case "integers":
+			r.classes = ir.Ints
+			continue
 		case "truth":
 			r.classes |= ir.Bools
 			continue

@@ -19,7 +19,16 @@ const (
 	// Within is the operator that fails if an element of its first operand is neither a position along a dim of a size,
 	// its second operand, nor its third.
 	Within = "mycelya::expect_within"
+	// Nonzero is the operator that fails if an element of its first operand is 0 after a conversion to a dtype, its second
+	// operand.
+	Nonzero = "mycelya::expect_nonzero"
+	// NonzeroNumber is Nonzero for a number.
+	NonzeroNumber = "mycelya::expect_nonzero.number"
 )
+
+// Checks reports whether an operator checks values in front of the kernels. If it fails, the group's operators run, and
+// say what is wrong.
+func Checks(name string) bool { return name == Within || name == Nonzero || name == NonzeroNumber }
 
 // operator is the catalogue's row of an operator, with its cases parsed.
 type operator struct {

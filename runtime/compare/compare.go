@@ -99,8 +99,8 @@ func (b *builder) pair() {
 func (b *builder) node(id ir.NodeID) {
 	e := b.e.Graph
 	n := e.Nodes[id]
-	if n.Op == ir.OpCall && e.CallName(id) == decomp.Within {
-		return // the recorded operator checks its indices
+	if n.Op == ir.OpCall && decomp.Checks(e.CallName(id)) {
+		return // the recorded operator checks its operands
 	}
 	b.at = b.e.Of[id]
 	old := &b.after.Nodes[b.at]

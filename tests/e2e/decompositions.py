@@ -118,6 +118,16 @@ def between(f: Callable[..., Any]) -> Callable[..., Any]:
     return g
 
 
+def integers(mode: str) -> Callable[..., Any]:
+    """A division of integers of two dtypes, between two operators that fuse with it."""
+
+    def f(x, y):
+        by = (y * 3).int().mul(2).add(1).to(torch.int8)
+        return torch.div((x * 99).long().neg(), by, rounding_mode=mode) * 2
+
+    return f
+
+
 # Losses of classes, each for all reductions, with weights of the classes and without.
 LOSSES = {
     "aten::nll_loss_forward": (loss, aten.nll_loss_forward, X, TARGET, WEIGHTS),
@@ -160,6 +170,8 @@ CASES: dict[str, Case] = {
     "aten::pow.Tensor_Scalar 3": (between(lambda x: x**3), [X]),
     "aten::pow.Tensor_Scalar 1.5": (lambda x: x.abs() ** 1.5 + 1, [X]),
     "aten::square": (between(torch.square), [X]),
+    "aten::div.Tensor_mode": (integers("floor"), [X, Y]),
+    "aten::div.Tensor_mode trunc": (integers("trunc"), [X, Y]),
     "aten::clamp": (between(lambda x: x.clamp(-0.5, 0.5)), [X]),
     "aten::clamp special": (between(lambda x: x.clamp(max=0.5)), [SPECIAL]),
     "aten::clamp.Tensor": (between(lambda x, y: torch.clamp(x, y - 1, y)), [X, Y]),

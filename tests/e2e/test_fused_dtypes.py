@@ -47,6 +47,7 @@ x + y; x - y; x * y; x / y; x // y; x % y; x == y; x != y; x < y
 x <= y; x > y; x >= y; torch.maximum(x, y); torch.minimum(x, y); x & y; x | y; x ^ y
 torch.where(x > 0, x, y); torch.where(x == y, x, y); torch.hypot(x, y)
 torch.atan2(x, y); torch.fmod(x, y); torch.pow(x, y); torch.lerp(x, y, 0.3)
+torch.div(x, y, rounding_mode="floor"); torch.div(x, y, rounding_mode="trunc")
 torch.lerp(x, y, y); torch.addcmul(x, x, y); torch.addcdiv(x, x, y)
 torch.add(x, y, alpha=2); torch.sub(x, y, alpha=2); F.mse_loss(x, y)
 F.mse_loss(x, y, reduction="none"); torch.logical_and(x, y); torch.logical_xor(x, y)
@@ -62,6 +63,7 @@ x.clamp(s, 1); x.clamp(1, s); x.clamp(min=s); x.clamp(max=s); x + s; x - s; x * 
 x == s; x > s; x <= s; x != s; x.masked_fill(m, s); torch.where(m, x, s); x & 3 | s
 torch.add(x, x, alpha=s); torch.sub(x, x, alpha=abs(s)); torch.full_like(x, s)
 x.clone().fill_(s); F.threshold(x, s, 1); F.hardtanh(x, s, 1); x.clamp_min(s); x.pow(s)
+x // s; x % s; torch.fmod(x, s); torch.div(x, s, rounding_mode="trunc"); s // x; s % x
 x.clamp_max(s); torch.addcmul(x, x, x, value=s); F.leaky_relu(x, s); torch.rsub(x, s)
 torch.where(m, s, x); x.masked_fill(m, torch.tensor(s, device=x.device)); x.clamp_(s)
 """

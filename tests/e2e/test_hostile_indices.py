@@ -135,6 +135,13 @@ CASES: dict[str, Case] = {
         to(torch.tensor([float("inf"), float("nan"), 1e30, -1e30]).reshape(1, 1, 2, 2)),
         align_corners=False,
     ),
+    "divide by zero": lambda to: (to(ints(7, 8)) + 1) // to(ints(2, 0)) * 2,
+    "divide by a zero that i8 wraps": lambda to: (to(ints(7)).to(torch.int8) + 1) % 256,
+    "divide by computed zeros": lambda to: to(ints(7, 8)) // (to(ints(2, 1)) - 1) + 1,
+    "divide by a zero that a cast made": lambda to: (
+        to(ints(7, 8)) // to(ints(2, 256)).to(torch.int8) + 1
+    ),
+    "divide good": lambda to: (to(ints(7, 8)) + 1) // to(ints(2, -3)) * 2,
     "bucketize": lambda to: torch.bucketize(to(x(2)), to(x(3))),
 }
 

@@ -157,7 +157,42 @@ func (x *instance) run(n kernel.Instr) (*eval.Tensor, error) {
 			}
 		}
 	}
+	if op := meaning[n.Op]; n.Class == kernel.I64 && ir.Info(op).Divides {
+		return divided(op, sizes, args)
+	}
 	return computed(meaning[n.Op], n.Class, sizes, args...)
+}
+
+// divided returns a new register with a quotient or a remainder of integers, which is 0 where the divisor is 0.
+func divided(op ir.Op, sizes []int64, args []eval.Arg) (*eval.Tensor, error) {
+	number := func(v int64) (eval.Arg, error) {
+		t, err := eval.New(ir.I64, nil, nil)
+		if err == nil {
+			binary.LittleEndian.PutUint64(t.Data, uint64(v))
+		}
+		return eval.Arg{Tensor: t}, err
+	}
+	zero, err := number(0)
+	if err != nil {
+		return nil, err
+	}
+	one, err := number(1)
+	if err != nil {
+		return nil, err
+	}
+	is, err := computed(ir.OpEq, kernel.B8, args[1].Tensor.Sizes, args[1], zero)
+	if err != nil {
+		return nil, err
+	}
+	divisor, err := computed(ir.OpWhere, kernel.I64, is.Sizes, eval.Arg{Tensor: is}, one, args[1])
+	if err != nil {
+		return nil, err
+	}
+	quotient, err := computed(op, kernel.I64, sizes, args[0], eval.Arg{Tensor: divisor})
+	if err != nil {
+		return nil, err
+	}
+	return computed(ir.OpWhere, kernel.I64, sizes, eval.Arg{Tensor: is}, zero, eval.Arg{Tensor: quotient})
 }
 
 // ones returns the sizes of a register with one value.

@@ -97,6 +97,26 @@ void Where(void* d, const void* a, const void* b, const void* c, int64_t n) {
   }
 }
 
+// The quotient of integers, rounded down, and the remainders with the sign of the dividend and of the divisor. A call
+// in front of the kernels has ruled out the divisor 0, but a worker must survive it. The least integer divided by -1
+// traps too; its quotient wraps here.
+template <class T>
+inline T FloorQuotient(T a, T b) {
+  if (b == 0) return 0;
+  if (b == -1) return static_cast<T>(U<T>(0) - U<T>(a));
+  const T q = a / b;
+  return q * b != a && (a < 0) != (b < 0) ? q - 1 : q;
+}
+template <class T>
+inline T WholeFmod(T a, T b) {
+  return b == 0 || b == -1 ? 0 : a % b;
+}
+template <class T>
+inline T WholeRemainder(T a, T b) {
+  const T m = WholeFmod(a, b);
+  return m != 0 && (a < 0) != (b < 0) ? m + b : m;
+}
+
 // A loop over an expression on ATen's vectors of type V, with the results of ATen's kernels.
 #define MYC_VEC(name, ...)                                   \
   struct name {                                              \

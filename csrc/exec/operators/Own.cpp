@@ -3,8 +3,8 @@
 //
 // The namespace `mycelya` in PyTorch's dispatcher: operators that programs call like those of aten. csrc/abi/mycelya.h
 // describes them, except for those that no client records. MYCELYA_CHECK=3 adds expect_close, after and iota to
-// programs; groups of kernels begin with dropout_mask and expect_within. All of them run only inside Run(), which sets
-// the current executor.
+// programs; groups of kernels begin with dropout_mask, expect_within and expect_nonzero. All of them run only inside
+// Run(), which sets the current executor.
 #include <ATen/WrapDimUtils.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
@@ -176,6 +176,14 @@ at::Tensor Take(const at::Tensor& x, const at::Tensor& index, int64_t dim) {
 // Fails unless each index is at least 0 and less than `size`, or ignored. The guard of the operator does it.
 void ExpectWithin(const at::Tensor& /*indices*/, int64_t /*size*/, std::optional<int64_t> /*ignored*/) {}
 
+// Fails if an element is 0 in a dtype.
+void ExpectNonzero(const at::Tensor& divisor, at::ScalarType dtype) {
+  TORCH_CHECK(divisor.to(dtype).all().item<bool>(), "ZeroDivisionError");
+}
+void ExpectNonzeroNumber(const at::Scalar& divisor, at::ScalarType dtype) {
+  ExpectNonzero(at::scalar_tensor(divisor, at::TensorOptions(divisor.type())), dtype);
+}
+
 TORCH_LIBRARY(mycelya, m) {
   m.def("set_flag(str flag) -> ()", [](c10::string_view flag) { SetFlag({flag.data(), flag.size()}); });
   m.def("get_rng_state(Generator? generator) -> Tensor", &GetRngState);
@@ -192,6 +200,8 @@ TORCH_LIBRARY(mycelya, m) {
   m.def("iota(int[] size, int dim) -> Tensor", &Iota);
   m.def("take(Tensor x, Tensor index, int dim) -> Tensor", &Take);
   m.def("expect_within(Tensor indices, int size, int? ignored) -> ()", &ExpectWithin);
+  m.def("expect_nonzero(Tensor divisor, ScalarType dtype) -> ()", &ExpectNonzero);
+  m.def("expect_nonzero.number(Scalar divisor, ScalarType dtype) -> ()", &ExpectNonzeroNumber);
   m.def("dropout_mask(int[] size, float p, int[] stride=[]) -> Tensor", &DropoutMask);
   m.def("expect_close(Tensor(a!) first, Tensor got, Tensor want, Tensor[] operands, str what, float tolerance) -> ()",
         &ExpectClose);

@@ -98,6 +98,7 @@ const Row kRows[] = {
     {MYC_K_ATAN2, "aten::atan2", "", 2, 2},
     {MYC_K_FMOD, "aten::fmod", "Tensor", 2, 0},
     {MYC_K_REMAINDER, "aten::remainder", "Tensor", 2, 0},
+    {MYC_K_FLOOR_DIVIDE, "aten::floor_divide", "", 2, 0},
 };
 
 bool Truth(uint64_t op) { return (op >= MYC_K_EQ && op <= MYC_K_GE) || op == MYC_K_ISNAN; }
@@ -131,9 +132,10 @@ TEST(Kernel, Ops) {
         for (int64_t pick = 0; pick < (one == 0 ? 1 : 20); ++pick) {
           const at::Tensor a = one == 1 ? y.slice(0, pick, pick + 1) : x;
           at::Tensor b = one == 2 ? y.slice(0, pick, pick + 1) : y;
-          if ((row.op == MYC_K_FMOD || row.op == MYC_K_REMAINDER) && one == 1) {
-            b = b.clone();  // ATen's scalar loop divides by subnormal numbers; its vectors do not
-            if (c10::isFloatingType(dtype)) b.masked_fill_(b.abs() < 1e-30, 3);
+          if (row.op == MYC_K_FMOD || row.op == MYC_K_REMAINDER || row.op == MYC_K_FLOOR_DIVIDE) {
+            // ATen's scalar loop divides by subnormal numbers; its vectors do not.
+            if (c10::isFloatingType(dtype) && one == 1) b = b.masked_fill(b.abs() < 1e-30, 3);
+            if (dtype == T::Long) b = b.masked_fill((b == 0).logical_or(b == -1), 3);  // see Division
           }
           const at::Tensor out = at::zeros(x.sizes(), x.options().dtype(Truth(row.op) ? T::Bool : dtype));
           Code c({1});
@@ -160,8 +162,30 @@ TEST(Kernel, Ops) {
       }
     }
   }
-  // All rows take floats of both classes, except four of bits. 19 take integers and 12 take bools.
-  EXPECT_EQ(tried, 2 * (static_cast<int>(std::size(kRows)) - 4) + 19 + 12);
+  // All rows take floats of both classes, except four of bits and one of integers. 22 take integers and 12 take bools.
+  EXPECT_EQ(tried, 2 * (static_cast<int>(std::size(kRows)) - 5) + 22 + 12);
+}
+
+// Quotients by 0, and of the least integer by -1, must not end the process, whatever the words of a program say.
+TEST(Kernel, Division) {
+  constexpr int64_t least = std::numeric_limits<int64_t>::min();
+  const std::vector<int64_t> by = {0, -1, 0, -1, 2, -2};
+  const at::Tensor x = at::tensor({least, least, int64_t{7}, int64_t{7}, int64_t{-7}, int64_t{-7}}), y = at::tensor(by);
+  const std::vector<std::pair<uint64_t, std::vector<int64_t>>> ops = {
+      {MYC_K_FLOOR_DIVIDE, {0, least, 0, -7, -4, 3}},
+      {MYC_K_REMAINDER, {0, 0, 0, 0, 1, -1}},
+      {MYC_K_FMOD, {0, 0, 0, 0, -1, -1}},
+  };
+  for (const auto& [op, want] : ops) {
+    const at::Tensor out = at::empty_like(x);
+    const std::vector<int64_t> sizes = x.sizes().vec();
+    Code c({1});
+    const uint64_t p = c.Of(x, MYC_K_READ, sizes), q = c.Of(y, MYC_K_READ, sizes), to = c.Of(out, MYC_K_WRITE, sizes);
+    const uint64_t r = c.Load(p, MYC_K_I64);
+    c.Store(to, c.Op(op, MYC_K_I64, r, c.Load(q, MYC_K_I64)));
+    RunOn(c, Instance(sizes, {x, y, out}));
+    EXPECT_TRUE(out.equal(at::tensor(want))) << op;
+  }
 }
 
 // The functions of kernel/Math.h are within 2 ulp of the exact value for all exponents. As in ATen, 1 / (1 + e^-x) is 0

@@ -46,13 +46,18 @@ BINARY: dict[str, Any] = {
     "logical_or": torch.logical_or, "logical_xor": torch.logical_xor,
     "bit_and": torch.bitwise_and, "bit_or": torch.bitwise_or,
     "bit_xor": torch.bitwise_xor, "atan2": torch.atan2, "fmod": torch.fmod,
-    "remainder": torch.remainder,
+    "remainder": torch.remainder, "floor_divide": torch.floor_divide,
 }  # fmt: skip
 NUMBERED = "add sub mul div pow eq ne lt le gt ge bit_and fmod remainder".split()
 INF, NAN = float("inf"), float("nan")
 
 arrays: dict[str, Any] = {}
 cases: list[dict[str, Any]] = []
+
+
+def whole(*names: str) -> bool:
+    """Whether all these dtypes are of integers, which floor_divide takes."""
+    return all(n[0] in "ui" for n in names)
 
 
 def encode(t: torch.Tensor) -> str:
@@ -140,10 +145,12 @@ def elementwise() -> None:
         ("f32", "f64"), ("i32", "c64"), ("f16", "i64"), ("u16", "i32"),
         ("f64", "c64"), ("u8", "i64"),
     ]  # fmt: skip
-    divides = ("fmod", "remainder")
+    divides = ("fmod", "remainder", "floor_divide")
     for op, f in BINARY.items():
         for a, b in pairs:
             if (op, a, b) == ("pow", "f64", "c64"):  # the phase of a subnormal's log
+                continue
+            if op == "floor_divide" and not whole(a, b):
                 continue
             x, y = full[a][:, None], full[b][None, :]
             by, col = b + ":row", a + ":col"
@@ -153,6 +160,8 @@ def elementwise() -> None:
                     y, by = safe[b], b + ":safe"
             case(op, [col, by], lambda f=f, x=x, y=y: f(x, y))
         for a, b in [("f32", "f64"), ("i64", "f32"), ("u8", "i64"), ("bf16", "f32")]:
+            if op == "floor_divide" and not whole(a, b):
+                continue
             x, y = full[a], safe[b][-1]
             case(op, [a, b + ":one"], lambda f=f, x=x, y=y: f(x, y))
             case(op, [b + ":one", a], lambda f=f, x=x, y=y: f(y, x))

@@ -39,3 +39,40 @@ graph model.py:1 sync {
 		}
 	}
 }
+
+// TestCopies checks that a kernel makes a concatenation that a product needs in memory. With Copies, for devices whose
+// operators copy faster, the operator makes it. The loop that is its only reader makes a concatenation on all devices.
+func TestCopies(t *testing.T) {
+	for _, c := range []struct {
+		reader        string
+		fused, copied int // kernels
+	}{
+		{"aten.mm %2 %1", 1, 0},
+		{"exp %2", 1, 1},
+	} {
+		g, err := ir.Parse(`
+graph model.py:1 sync {
+  dims n=4@0 m=8@1
+  %0: f32[n,n] = input 0
+  %1: f32[m,m] = input 1
+  %2: f32[n,m] = aten.cat [%0, %0] 1
+  %3: f32[n,m] = relu %2
+  %4: f32[n,m] = ` + c.reader + `
+  output %3 -> s2
+  output %4 -> s3
+}
+`)
+		require.NoError(t, err)
+		g, err = passes.Run(g, passes.Options{Check: 1})
+		require.NoError(t, err)
+		for _, copies := range []bool{false, true} {
+			made, err := codegen.Compile(g, codegen.Options{Kernels: true, Copies: copies})
+			require.NoError(t, err)
+			want := c.fused
+			if copies {
+				want = c.copied
+			}
+			require.Len(t, made.Program.Kernels, want, made.Text())
+		}
+	}
+}
