@@ -205,7 +205,7 @@ var elementwiseRows = []ATen{
 	{Name: "aten::div.Tensor_mode", Dims: "*,*", Elementwise: true, InPlace: "aten::div_.Tensor_mode",
 		Out: "aten::div.out_mode", Args: "x y rounding_mode", Cases: []Case{
 			{"rounding_mode=floor integers promote", "-> floor_divide x y"},
-			// The quotient of the rest that has the dividend's sign.
+			// x without its rest, which has the sign of x, is a multiple of y.
 			{"rounding_mode=trunc integers promote", "-> floor_divide (sub x (fmod x y)) y"},
 		}},
 	{Name: "aten::clamp.Tensor", Dims: "*,*,*", Args: "x lo hi", Cases: []Case{

@@ -50,15 +50,15 @@ func TestMain(m *testing.M) {
 // device is a runtime with device 0 open on a worker of its own.
 type device struct {
 	testing.TB
-	*runtime.Runtime
+	*runtime.Local
 	names *capture.Table
 }
 
 func open(t testing.TB, environment ...string) *device {
 	names := capture.NewTable()
-	r := runtime.New(names, func(runtime.Paths) (provider.Provider, error) {
+	r := runtime.NewLocal(names, func(runtime.Paths) (provider.Provider, error) {
 		return local.Provider{Paths: local.Spec{Worker: workerBin, Backend: "ref"}}, nil
-	}, func(int32) runtime.Mailbox { return runtime.NewMailbox() })
+	})
 	request := provider.Request{Spec: provider.Spec{Device: "cpu"}}
 	require.NoError(t, r.Open(0, runtime.Paths{Request: request}, environment))
 	t.Cleanup(func() { r.Close(0) })
@@ -354,9 +354,9 @@ func TestAKilledWorker(t *testing.T) {
 }
 
 func TestAMissingWorker(t *testing.T) {
-	r := runtime.New(capture.NewTable(), func(runtime.Paths) (provider.Provider, error) {
+	r := runtime.NewLocal(capture.NewTable(), func(runtime.Paths) (provider.Provider, error) {
 		return local.Provider{Paths: local.Spec{Worker: "/nowhere/mycelya-worker", Backend: "ref"}}, nil
-	}, func(int32) runtime.Mailbox { return runtime.NewMailbox() })
+	})
 	require.NoError(t, r.Open(0, runtime.Paths{}, nil))
 	defer r.Close(0)
 	d := &device{t, r, nil}
@@ -375,7 +375,7 @@ func TestCloseEndsTheWorker(t *testing.T) {
 	require.Eventually(t, func() bool { return ended(pid) }, time.Minute, 10*time.Millisecond)
 	_ = d.wait(ticket, nil) // it ends, either way
 	_, err = d.Sync(0, trace.Place{})
-	require.EqualError(t, err, "mycelya:0 is not open.")
+	require.ErrorContains(t, err, "mycelya:0 has been stopped")
 	require.Empty(t, d.FDs())
 	require.NoError(t, d.Open(0, runtime.Paths{}, nil)) // and again
 	require.NotEqual(t, pid, d.pid())

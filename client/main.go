@@ -18,7 +18,6 @@ import (
 	goruntime "runtime"
 	"runtime/debug"
 	"slices"
-	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -130,47 +129,12 @@ func myc_ended(index C.int32_t, out *C.char, capacity C.uint64_t) C.uint64_t {
 	return C.uint64_t(cabi.Write(client.Ended(int32(index)), unsafe.Pointer(out), uint64(capacity)))
 }
 
-// mycFlushByCall is myc_flush for a closed mailbox (bindings.c). The other functions named ...ByCall are the same for
-// other calls.
-//
-//export mycFlushByCall
-func mycFlushByCall(index C.int32_t, t *C.myc_trace, out *C.myc_error) C.int32_t {
-	return call(out, func() error {
-		return client.Flush(int32(index), cabi.Trace(unsafe.Pointer(t)), cabi.Release(unsafe.Pointer(t)))
-	})
-}
-
-//export mycFailureByCall
-func mycFailureByCall(index C.int32_t, lost *C.uint64_t, out *C.myc_error) C.int32_t {
+//export mycRaise
+func mycRaise(index C.int32_t, lost *C.uint64_t, out *C.myc_error) C.int32_t {
 	return call(out, func() error {
 		id, err := client.Raise(int32(index))
 		*lost = C.uint64_t(id)
 		return err
-	})
-}
-
-//export mycRoomByCall
-func mycRoomByCall(index C.int32_t, at C.myc_origin, out *C.myc_error) C.uint64_t {
-	return ticket(out, func() (uint64, error) { return client.Room(int32(index), place(at)) })
-}
-
-//export mycUploadByCall
-func mycUploadByCall(index C.int32_t, id C.uint64_t, data unsafe.Pointer, bytes C.uint64_t, at C.myc_origin,
-	pending *C.uint64_t, out *C.myc_error) C.int32_t {
-	return begin(pending, out, func() (uint64, error) {
-		return client.Upload(int32(index), uint64(id), cabi.Slice[byte](data, uint64(bytes)), place(at))
-	})
-}
-
-//export myc_upload_shared
-func myc_upload_shared(index C.int32_t, id C.uint64_t, data unsafe.Pointer, bytes C.uint64_t, in *C.myc_shared,
-	at C.myc_origin, pending *C.uint64_t, out *C.myc_error) C.int32_t {
-	return begin(pending, out, func() (uint64, error) {
-		readers := (*uint32)(unsafe.Pointer(in.readers))
-		return client.UploadShared(int32(index), uint64(id), cabi.Slice[byte](data, uint64(bytes)), runtime.Shared{
-			Block: uint64(in.block), FD: int(in.fd), Size: uint64(in.size), Offset: uint64(in.offset),
-			Release: func() { atomic.AddUint32(readers, ^uint32(0)) },
-		}, place(at))
 	})
 }
 
@@ -179,29 +143,14 @@ func myc_forget(block C.uint64_t) {
 	_ = cabi.Protect(func() error { client.Forget(uint64(block)); return nil })
 }
 
-//export mycReadByCall
-func mycReadByCall(index C.int32_t, v *C.myc_view, dst unsafe.Pointer, at C.myc_origin, out *C.myc_error) C.uint64_t {
-	return ticket(out, func() (uint64, error) {
-		view := cabi.View(unsafe.Pointer(v))
-		bytes, err := view.Bytes()
-		if err != nil {
-			return 0, err
-		}
-		return client.Read(int32(index), view, cabi.Slice[byte](dst, bytes), place(at))
-	})
-}
-
-//export mycSyncByCall
-func mycSyncByCall(index C.int32_t, at C.myc_origin, out *C.myc_error) C.uint64_t {
-	return ticket(out, func() (uint64, error) { return client.Sync(int32(index), place(at)) })
-}
-
 //export myc_ask
 func myc_ask(index C.int32_t, question *C.char, n C.uint64_t, at C.myc_origin, out *C.myc_error) C.uint64_t {
-	return ticket(out, func() (uint64, error) {
-		text := cabi.Slice[byte](unsafe.Pointer(question), uint64(n))
-		return client.Ask(int32(index), text, place(at))
+	var ticket uint64
+	call(out, func() (err error) {
+		ticket, err = client.Ask(int32(index), cabi.Slice[byte](unsafe.Pointer(question), uint64(n)), place(at))
+		return err
 	})
+	return C.uint64_t(ticket)
 }
 
 //export myc_answer
@@ -214,40 +163,20 @@ func myc_answer(ticket C.uint64_t, out *C.char, capacity C.uint64_t, e *C.myc_er
 
 //export myc_start
 func myc_start(index C.int32_t, pending *C.uint64_t, out *C.myc_error) C.int32_t {
-	return begin(pending, out, func() (uint64, error) { return client.Start(int32(index)) })
-}
-
-// begin runs a function that may leave a ticket to wait for.
-func begin(pending *C.uint64_t, out *C.myc_error, f func() (uint64, error)) C.int32_t {
 	return call(out, func() error {
-		ticket, err := f()
-		*pending = C.uint64_t(ticket)
+		ticket, err := client.Start(int32(index))
+		if *pending = C.uint64_t(ticket); ticket != 0 {
+			return runtime.ErrPending
+		}
 		return err
 	})
 }
 
 func place(o C.myc_origin) trace.Place { return cabi.Place(unsafe.Pointer(&o)) }
 
-// ticket runs a function that begins a wait; 0 if it fails.
-func ticket(out *C.myc_error, begin func() (uint64, error)) C.uint64_t {
-	var n uint64
-	call(out, func() (err error) { n, err = begin(); return err })
-	return C.uint64_t(n)
-}
-
-//export mycWaitByCall
-func mycWaitByCall(ticket C.uint64_t, timeoutMS C.int32_t, out *C.myc_error) C.int32_t {
-	return call(out, func() error { return client.Wait(uint64(ticket), time.Duration(timeoutMS)*time.Millisecond) })
-}
-
-//export mycCancelByCall
-func mycCancelByCall(ticket C.uint64_t) {
-	_ = cabi.Protect(func() error { client.Cancel(uint64(ticket)); return nil })
-}
-
-//export mycCancelPosted
-func mycCancelPosted(index C.int32_t, ticket C.uint64_t) {
-	_ = cabi.Protect(func() error { client.CancelLeft(int32(index), uint64(ticket)); return nil })
+//export mycCancel
+func mycCancel(index C.int32_t, ticket C.uint64_t) {
+	_ = cabi.Protect(func() error { client.Cancel(int32(index), uint64(ticket)); return nil })
 }
 
 //export myc_metrics

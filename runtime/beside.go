@@ -145,75 +145,62 @@ func (s *session) machine() *session {
 }
 
 // pass begins to pass a view to another device of the machine. The answer of the ticket is what take needs.
-func (s *session) pass(q *question, by *charge) (*Ticket, error) {
+func (s *session) pass(t *Ticket, q *question) error {
 	to, err := s.find(q.To)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if to.machine() != s.machine() || len(q.Views) != 1 {
-		return nil, &Error{Kind: KindRuntime, Text: fmt.Sprintf("BUG: %d views of mycelya:%d cannot be passed to mycelya:%d.",
+		return &Error{Kind: KindRuntime, Text: fmt.Sprintf("BUG: %d views of mycelya:%d cannot be passed to mycelya:%d.",
 			len(q.Views), s.index, q.To)}
 	}
-	t := s.ticket(by)
-	t.question = true
 	to.mu.Lock()
 	hello, gone, keeps := to.hello, to.core.Gone(), to.core.Keeps()
 	to.mu.Unlock()
 	switch {
 	case gone != nil:
-		return nil, gone
+		return gone
 	case keeps: // a worker that replaces this one cannot get the bytes again
 		t.aside = true
-		t.end(nil)
-		return t, nil
+		t.tryEnd(nil)
+		return nil
 	case hello == nil:
-		return nil, &Error{Kind: KindRuntime, Text: fmt.Sprintf("BUG: mycelya:%d was not started.", q.To)}
+		return &Error{Kind: KindRuntime, Text: fmt.Sprintf("BUG: mycelya:%d was not started.", q.To)}
 	}
 	t.name = rand.Text()
-	asked := s.ticket(by)
+	asked := s.ticket(t.by)
 	asked.message = &proto.Pass{Name: t.name, To: hello.Pid, View: q.Views[0].message()}
-	var over atomic.Bool // the ticket has ended
 	asked.told = func(err error) {
-		if over.CompareAndSwap(false, true) {
-			t.end(err)
-		} else if err == nil { // nobody waits any more
+		if !t.tryEnd(err) && err == nil { // the caller has canceled
 			to.discard(t.name)
 		}
 	}
-	t.abandon = func() {
-		if over.CompareAndSwap(false, true) {
-			t.end(core.ErrCanceled)
-		}
-	}
-	if gone := s.submit(core.Ask{Ticket: asked, Type: transport.Pass}); gone != nil {
-		return nil, gone
-	}
-	return t, nil
+	s.submit(core.Ask{Ticket: asked, Type: transport.Pass})
+	return nil
 }
 
-// take makes a storage of what was passed. The ticket has ended, unless too much is on its way.
-func (s *session) take(q *question, by *charge) (*Ticket, error) {
-	asked := s.ticket(by)
+// take makes a storage of what was passed. The ticket ends at once, unless too much is on its way.
+func (s *session) take(t *Ticket, q *question) {
+	asked := s.ticket(t.by)
 	asked.message = &proto.Take{Name: q.Passed.Name, Storage: q.Storage, Bytes: q.Bytes}
 	n, bytes := s.takes.number.Add(1), s.takes.bytes.Add(int64(q.Bytes))
-	asked.told = func(error) {
+	waits := n > maxTakes || bytes > maxTakeBytes
+	asked.told = func(err error) {
 		s.takes.number.Add(-1)
 		s.takes.bytes.Add(-int64(q.Bytes))
+		if waits || err != nil {
+			t.tryEnd(err)
+		}
 	}
-	if gone := s.submit(core.Ask{Ticket: asked, Type: transport.Take}); gone != nil {
-		return nil, gone
+	s.submit(core.Ask{Ticket: asked, Type: transport.Take})
+	if !waits {
+		t.tryEnd(nil)
 	}
-	if n > maxTakes || bytes > maxTakeBytes {
-		return asked, nil
-	}
-	t := s.ticket(by)
-	t.end(nil)
-	return t, nil
 }
 
 // discard ends what was passed to this session and is not wanted.
 func (s *session) discard(name string) {
 	t := s.ticket(nil)
 	t.message = &proto.Take{Name: name}
-	_ = s.submit(core.Ask{Ticket: t, Type: transport.Take})
+	s.submit(core.Ask{Ticket: t, Type: transport.Take})
 }

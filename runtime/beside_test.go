@@ -56,7 +56,7 @@ func (m *fakeMachine) Stop(context.Context, time.Duration) error {
 var besideIt = Paths{Request: provider.Request{Beside: 1, Spec: provider.Spec{Session: "m (cpu)", Device: "cpu"}}}
 
 // startMachine opens device 0 on a machine, and starts it.
-func startMachine(t testing.TB) (*Runtime, *fakeMachine) {
+func startMachine(t testing.TB) (*Local, *fakeMachine) {
 	fake := func(pid uint64) *fakeWorker {
 		l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 		require.NoError(t, err)
@@ -71,8 +71,7 @@ func startMachine(t testing.TB) (*Runtime, *fakeMachine) {
 		return w
 	}
 	m := &fakeMachine{fakeWorker: fake(1), other: fake(2)}
-	r := New(reluFrontend{}, func(Paths) (provider.Provider, error) { return m, nil },
-		func(int32) Mailbox { return NewMailbox() })
+	r := NewLocal(reluFrontend{}, func(Paths) (provider.Provider, error) { return m, nil })
 	require.NoError(t, r.Open(0, Paths{Request: provider.Request{Spec: provider.Spec{Session: "m"}}}, nil))
 	t.Cleanup(func() { _ = m.Stop(context.Background(), 0); r.Close(0) })
 	started(t, r, 0, func() {
@@ -85,7 +84,7 @@ func startMachine(t testing.TB) (*Runtime, *fakeMachine) {
 }
 
 // started starts a device, whose worker greets meanwhile.
-func started(t testing.TB, r *Runtime, index int32, greet func()) {
+func started(t testing.TB, r *Local, index int32, greet func()) {
 	t.Helper()
 	ticket, err := r.Start(index)
 	require.ErrorIs(t, err, ErrPending)
@@ -94,7 +93,7 @@ func started(t testing.TB, r *Runtime, index int32, greet func()) {
 }
 
 // startBoth opens device 1 too.
-func startBoth(t testing.TB) (*Runtime, *fakeMachine) {
+func startBoth(t testing.TB) (*Local, *fakeMachine) {
 	r, m := startMachine(t)
 	require.NoError(t, r.Open(1, besideIt, nil))
 	started(t, r, 1, func() {
@@ -114,7 +113,7 @@ func passQuestion(to int) []byte {
 }
 
 // passed passes storage 5 of device 0 to device 1 and returns the answer.
-func passed(t testing.TB, r *Runtime, m *fakeMachine) []byte {
+func passed(t testing.TB, r *Local, m *fakeMachine) []byte {
 	ticket, err := r.Ask(0, passQuestion(1), trace.Place{})
 	require.NoError(t, err)
 	var p proto.Pass
@@ -164,8 +163,9 @@ func TestAPassThatFails(t *testing.T) {
 	for text, question := range map[string][]byte{
 		"mycelya:9 is not open": passQuestion(9), "0 views": []byte(`{"What":"pass","To":1}`),
 	} {
-		_, err = r.Ask(0, question, trace.Place{})
-		require.ErrorContains(t, err, text)
+		ticket, err = r.Ask(0, question, trace.Place{})
+		require.NoError(t, err)
+		require.ErrorContains(t, wait(t, r, ticket), text)
 	}
 	passed(t, r, m)
 }
@@ -211,9 +211,10 @@ func TestTooManyTakes(t *testing.T) {
 func TestTheElementsGoThroughTheClient(t *testing.T) {
 	r, m := startBoth(t)
 	checkpoint := []byte(`{"What":"checkpoint"}`)
-	_, err := r.Ask(1, checkpoint, trace.Place{})
-	require.ErrorContains(t, err, "machine's first device")
-	ticket, err := r.Ask(0, checkpoint, trace.Place{})
+	ticket, err := r.Ask(1, checkpoint, trace.Place{})
+	require.NoError(t, err)
+	require.ErrorContains(t, wait(t, r, ticket), "machine's first device")
+	ticket, err = r.Ask(0, checkpoint, trace.Place{})
 	require.NoError(t, err)
 	h := m.next(transport.Checkpoint, new(proto.Checkpoint))
 	m.send(transport.StateReply, h.Seq, &proto.StateReply{}, nil)
@@ -227,7 +228,7 @@ func TestTheElementsGoThroughTheClient(t *testing.T) {
 	passed(t, r, m) // the other device has no checkpoints
 }
 
-func lostText(t testing.TB, r *Runtime, index int32) string {
+func lostText(t testing.TB, r *Local, index int32) string {
 	t.Helper()
 	require.Eventually(t, func() bool { return r.Ended(index) != "" }, 30*time.Second, time.Millisecond)
 	_, err := r.Sync(index, trace.Place{})
@@ -243,9 +244,10 @@ func TestALostSecondDevice(t *testing.T) {
 	text := lostText(t, r, 1)
 	require.Contains(t, text, "mycelya:1, machine m (cpu), is lost")
 	require.Contains(t, text, "Call the machine's start()")
-	_, err := r.Ask(0, passQuestion(1), trace.Place{})
-	require.ErrorContains(t, err, "mycelya:1, machine m (cpu), is lost")
-	ticket, err := r.Sync(0, trace.Place{})
+	ticket, err := r.Ask(0, passQuestion(1), trace.Place{})
+	require.NoError(t, err)
+	require.ErrorContains(t, wait(t, r, ticket), "mycelya:1, machine m (cpu), is lost")
+	ticket, err = r.Sync(0, trace.Place{})
 	require.NoError(t, err)
 	h := m.next(transport.Sync, new(proto.Sync))
 	m.send(transport.SyncReply, h.Seq, &proto.SyncReply{}, nil)
@@ -286,5 +288,5 @@ func TestTheEndOfAMachine(t *testing.T) {
 	r, _ := startBoth(t)
 	r.Close(0)
 	_, err := r.Sync(1, trace.Place{})
-	require.ErrorContains(t, err, "mycelya:1 is not open")
+	require.ErrorContains(t, err, "mycelya:1, machine m (cpu), has been stopped")
 }

@@ -257,7 +257,7 @@ func (s *session) explainPrograms() string {
 				s.compiler.measure()
 			}
 		}
-		_ = s.submit(core.Mark{Ticket: t})
+		s.submit(core.Mark{Ticket: t})
 		select {
 		case <-t.done:
 		case <-time.After(explainWait): // explain what there is so far

@@ -155,11 +155,7 @@ func relu(in, out uint64) *trace.Trace {
 }
 
 // start opens device 0 on a fake worker.
-func start(t testing.TB, environment ...string) (*Runtime, *fakeWorker) {
-	return startWith(t, NewMailbox(), environment...)
-}
-
-func startWith(t testing.TB, mailbox Mailbox, environment ...string) (*Runtime, *fakeWorker) {
+func start(t testing.TB, environment ...string) (*Local, *fakeWorker) {
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 	require.NoError(t, err)
 	defer l.Close()
@@ -170,14 +166,13 @@ func startWith(t testing.TB, mailbox Mailbox, environment ...string) (*Runtime, 
 	w.server, err = l.Accept()
 	require.NoError(t, err)
 	w.conn = transport.New(w.server)
-	r := New(reluFrontend{}, func(Paths) (provider.Provider, error) { return w, nil },
-		func(int32) Mailbox { return mailbox })
+	r := NewLocal(reluFrontend{}, func(Paths) (provider.Provider, error) { return w, nil })
 	require.NoError(t, r.Open(0, Paths{}, environment))
 	t.Cleanup(func() { w.die(); r.Close(0) })
 	return r, w
 }
 
-func wait(t testing.TB, r *Runtime, ticket uint64) error {
+func wait(t testing.TB, r *Local, ticket uint64) error {
 	t.Helper()
 	for range 6000 {
 		if err := r.Wait(ticket, 20*time.Millisecond); err != ErrPending {

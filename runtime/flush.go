@@ -38,21 +38,6 @@ type call struct {
 	notes   *profiled // nil: it is not profiled
 }
 
-// flush submits a closed trace and returns before anything is compiled or sent; release is called once, when the arrays
-// are no longer used. ErrPending: it was taken, but more traces are under way than the credits allow.
-func (s *session) flush(t *trace.Trace, release func()) error {
-	behind := s.credits.OnWay.Add(1) >= s.credits.Allowed.Load()
-	gone := s.submit(&s.closed(t, release).event)
-	switch {
-	case gone != nil:
-		s.credits.OnWay.Add(-1)
-		return gone
-	case behind:
-		return ErrPending
-	}
-	return nil
-}
-
 // closed counts a cut.
 func (s *session) closed(t *trace.Trace, release func()) *closedTrace {
 	by := s.metrics.bill.at(t.ReasonOrigin)

@@ -87,56 +87,56 @@ type keptTensor struct {
 	Sizes []int64 `json:"sizes"`
 }
 
-// askWorker begins a question about kept state.
-func (s *session) askWorker(text []byte, by *charge) (*Ticket, error) {
+// ask begins a question about kept state, whose answer the ticket gets. An error is the answer.
+func (s *session) ask(t *Ticket, text []byte) error {
 	var q question
 	if err := json.Unmarshal(text, &q); err != nil {
-		return nil, &Error{Kind: KindRuntime, Text: fmt.Sprintf("BUG: a question that does not decode: %v.", err)}
+		return &Error{Kind: KindRuntime, Text: fmt.Sprintf("BUG: a question that does not decode: %v.", err)}
 	}
+	t.apart = true
 	switch q.What {
 	case "pass":
-		return s.pass(&q, by)
+		return s.pass(t, &q)
 	case "take":
-		return s.take(&q, by)
-	}
-	t := s.ticket(by)
-	t.question = true
-	switch q.What {
+		s.take(t, &q)
+		return nil
 	case "end":
 		s.mu.Lock()
 		s.ends = true
 		s.mu.Unlock()
-		t.end(nil)
-		return t, nil
+		t.tryEnd(nil)
+		return nil
 	case "logs":
-		return t, s.readLog(t)
+		return s.readLog(t)
 	case "report":
-		return t, s.askReport(t)
+		return s.askReport(t)
 	case "eager":
 		s.compiler.setEager(q.On)
-		t.end(nil)
-		return t, nil
+		t.tryEnd(nil)
+		return nil
 	case "pause":
-		return t, s.pause(t)
+		return s.pause(t)
 	case "resume":
 		s.resume()
-		t.end(nil)
-		return t, nil
+		t.tryEnd(nil)
+		return nil
 	case "kill":
 		s.kill(t)
-		return t, nil
+		return nil
 	case "install":
-		return t, s.install(t, q.Packages)
+		return s.install(t, q.Packages)
 	}
+	t.apart = false
 	if s.paused() != nil {
-		return nil, &Error{Kind: KindStopped, Text: s.device() + " is paused. Call its resume() first."}
+		return &Error{Kind: KindStopped, Text: s.device() + " is paused. Call its resume() first."}
 	}
 	if q.What == "checkpoint" && s.first != nil {
-		return nil, &Error{Kind: KindValue, Text: "A checkpoint is of the machine's first device; " + s.device() +
+		return &Error{Kind: KindValue, Text: "A checkpoint is of the machine's first device; " + s.device() +
 			" is another one."}
 	}
 	if q.What == "checkpoint" {
-		return s.checkpoint(t, time.Duration(q.Every*float64(time.Second)))
+		s.checkpoint(t, time.Duration(q.Every*float64(time.Second)))
+		return nil
 	}
 	var kind transport.Type
 	switch q.What {
@@ -157,12 +157,13 @@ func (s *session) askWorker(text []byte, by *charge) (*Ticket, error) {
 	case "names":
 		kind, t.message = transport.Names, &proto.Names{}
 	default:
-		return nil, &Error{Kind: KindRuntime, Text: fmt.Sprintf("BUG: a question %q.", q.What)}
+		return &Error{Kind: KindRuntime, Text: fmt.Sprintf("BUG: a question %q.", q.What)}
 	}
 	if protobuf.Size(t.message) > transport.MaxMeta {
-		return nil, &Error{Kind: KindValue, Text: fmt.Sprintf("%d tensors are too many for one name.", len(q.Views))}
+		return &Error{Kind: KindValue, Text: fmt.Sprintf("%d tensors are too many for one name.", len(q.Views))}
 	}
-	return s.begin(t, core.Ask{Ticket: t, Type: kind})
+	s.submit(core.Ask{Ticket: t, Type: kind})
+	return nil
 }
 
 // answer is the answer to the ticket's question.
@@ -183,7 +184,7 @@ func (t *Ticket) answer() ([]byte, error) {
 }
 
 // checkpoint begins a checkpoint, and has others made every so often from now on; 0: none.
-func (s *session) checkpoint(t *Ticket, every time.Duration) (*Ticket, error) {
+func (s *session) checkpoint(t *Ticket, every time.Duration) {
 	s.mu.Lock()
 	if s.timer != nil {
 		s.timer.Stop()
@@ -195,7 +196,7 @@ func (s *session) checkpoint(t *Ticket, every time.Duration) (*Ticket, error) {
 		s.timer = timer
 	}
 	s.mu.Unlock()
-	return s.begin(t, core.Checkpoint{Ticket: t})
+	s.submit(core.Checkpoint{Ticket: t})
 }
 
 // nextCheckpoint makes a checkpoint of a timer that has not been stopped.
@@ -204,7 +205,7 @@ func (s *session) nextCheckpoint(timer **time.Timer, every time.Duration) {
 	current := s.timer == *timer && s.core.Gone() == nil
 	s.mu.Unlock()
 	if current {
-		_ = s.submit(core.Checkpoint{})
+		s.submit(core.Checkpoint{})
 		(*timer).Reset(every)
 	}
 }

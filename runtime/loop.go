@@ -62,8 +62,10 @@ type session struct {
 	mappings mappings
 	frames   atomic.Uint64 // that were sent
 	answered core.Answer   // used by the receiver only
-	asked    asked
+	tickets  *tickets
 	takes    takes
+
+	taking sync.Mutex // held while items are taken from the mailbox and submitted, so that they keep their order
 
 	mu       sync.Mutex // guards what follows
 	core     *core.State
@@ -82,7 +84,7 @@ type session struct {
 }
 
 func newSession(index int, paths Paths, settings *Settings, frontend Frontend, m *metrics,
-	notes *profile, p provider.Provider, mailbox Mailbox) (*session, error) {
+	notes *profile, p provider.Provider, mailbox Mailbox, tickets *tickets) (*session, error) {
 	log := settings.Log.With("device", index)
 	c, err := newCompiler(index, settings, frontend, m, log)
 	if err != nil {
@@ -91,13 +93,19 @@ func newSession(index int, paths Paths, settings *Settings, frontend Frontend, m
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &session{index: index, name: transport.NewSessionName(), paths: paths, settings: settings, metrics: m,
 		profile: notes,
-		log:     log, provider: p, mailbox: mailbox,
+		log:     log, provider: p, mailbox: mailbox, tickets: tickets,
 		credits: mailbox.Credits(), ctx: ctx, cancel: cancel, began: time.Now(), compiler: c, ended: make(chan struct{}),
 		hashes: make(chan struct{}, 1),
 		core:   core.New(c.explain)}
 	s.credits.OnWay.Store(0)
 	s.credits.Allowed.Store(core.MaxCalls)
 	return s, nil
+}
+
+// open has the mailbox take items, and begins the sender.
+func (s *session) open() {
+	s.mailbox.Open()
+	go s.send()
 }
 
 // step gives the core one event, and returns the actions after those of out.
@@ -110,50 +118,40 @@ func (s *session) step(ev core.Event, out []core.Action) []core.Action {
 // do gives the core one event and performs the actions.
 func (s *session) do(ev core.Event) { s.performAll(s.step(ev, nil)) }
 
-// submit is do for a submission, which comes after all requests in the mailbox. It returns why the session has ended,
-// nil if it has not.
-func (s *session) submit(ev core.Event) error {
+// submit is do for a submission, which comes after all items in the mailbox.
+func (s *session) submit(ev core.Event) {
 	var few [4]core.Action
-	actions, gone := s.stepAfterMailbox(ev, few[:0])
-	s.performAll(actions)
-	return gone
+	s.performAll(s.step(ev, s.takeMailbox(few[:0])))
 }
 
-func (s *session) stepAfterMailbox(ev core.Event, out []core.Action) ([]core.Action, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.core.Step(ev, s.takeMailbox(out)), s.core.Gone()
-}
-
-// takeMailbox submits the requests in the mailbox. The caller holds the lock.
+// takeMailbox submits the items in the mailbox.
 func (s *session) takeMailbox(out []core.Action) []core.Action {
+	s.taking.Lock()
+	defer s.taking.Unlock()
 	for item := s.mailbox.Take(); item != nil; item = s.mailbox.Take() {
-		ev, err := s.open(item)
+		ev, err := s.submission(item)
 		if err != nil {
 			out = append(out, core.Complete{Ticket: ev.(core.Read).Ticket, Err: err})
 			continue
 		}
-		out = s.core.Step(ev, out)
+		out = s.step(ev, out)
 	}
 	return out
 }
 
-// collect submits the requests in the mailbox, and counts the waits that the mailbox has counted.
+// collect submits the items in the mailbox, and counts the waits that the mailbox has counted.
 func (s *session) collect() {
 	s.mailbox.Stalls(func(at trace.Place, waits uint64, took time.Duration) {
 		s.metrics.waited(waits, took, s.metrics.bill.at(at))
 	})
-	s.mu.Lock()
-	actions := s.takeMailbox(nil)
-	s.mu.Unlock()
-	s.performAll(actions)
+	s.performAll(s.takeMailbox(nil))
 }
 
-// raise returns the error that no caller has raised, after all requests in the mailbox; nil if there is none. The
-// caller raises it. What was submitted before has no effect.
+// raise returns the error that no caller has raised, after all items in the mailbox; nil if there is none. The caller
+// raises it. What was submitted before has no effect.
 func (s *session) raise() error {
-	s.mu.Lock()
 	actions := s.takeMailbox(nil)
+	s.mu.Lock()
 	err := s.core.Failure()
 	actions = s.core.Step(core.Raise{}, actions)
 	s.mu.Unlock()
@@ -170,8 +168,6 @@ func (s *session) performAll(actions []core.Action) {
 // perform performs an action of the core, on any goroutine.
 func (s *session) perform(action core.Action) {
 	switch a := action.(type) {
-	case core.Start:
-		go s.send()
 	case core.Wake:
 		s.mailbox.Wake()
 	case core.Send:
@@ -209,10 +205,6 @@ func (s *session) perform(action core.Action) {
 // send is the sender.
 func (s *session) send() {
 	defer close(s.ended)
-	s.mu.Lock()
-	s.mailbox.Open(s.core.Gone() == nil)
-	s.mu.Unlock()
-	s.start()
 	var actions []core.Action
 	for {
 		actions = s.next(actions[:0])
@@ -232,15 +224,13 @@ func (s *session) send() {
 	}
 }
 
-// next reports the trace that was prepared last, submits the requests in the mailbox, and asks for the next submission.
+// next reports the trace that was prepared last, submits the items in the mailbox, and asks for the next submission.
 func (s *session) next(out []core.Action) []core.Action {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.report.Trace != nil {
-		out = s.core.Step(&s.report, out)
+		out = s.step(&s.report, out)
 		s.report = core.Prepared{}
 	}
-	return s.core.Step(core.Next{}, s.takeMailbox(out))
+	return s.step(core.Next{}, s.takeMailbox(out))
 }
 
 // performSending is perform on the sender. A panic ends the session, not the process.
@@ -259,6 +249,8 @@ func (s *session) performSending(action core.Action) {
 	case core.Send:
 		s.pace.asked = s.pace.asked || a.Type == transport.Read || a.Type == transport.Sync
 		s.perform(a)
+	case core.Start:
+		s.start()
 	case core.Restart:
 		s.restart()
 	default:
@@ -296,7 +288,8 @@ func (s *session) loseFor(life int, why *Error, what string, final bool) {
 
 // end performs core.End.
 func (s *session) end(why error) {
-	s.mailbox.Open(false)
+	s.mailbox.Close(why)
+	s.mailbox.Wake() // for what is in it
 	s.credits.OnWay.Store(0)
 	s.uploading.end()
 	s.cancel()
@@ -322,13 +315,8 @@ func (s *session) disconnect() {
 // close ends the session and its worker, and returns when both have ended.
 func (s *session) close() {
 	s.do(core.Close{Err: &Error{Kind: KindStopped, Text: s.device() + " has been stopped. Its tensors are lost."}})
-	s.mu.Lock()
-	started := s.core.Started()
-	s.mu.Unlock()
-	if started {
-		s.mailbox.Wake()
-		<-s.ended
-	}
+	s.mailbox.Wake()
+	<-s.ended
 	s.compiler.close()
 	s.mu.Lock()
 	instance, ends := s.instance, s.ends

@@ -53,13 +53,13 @@ func TestMain(m *testing.M) {
 
 // startReal opens device 0 on a real worker with the reference backend, and runs a program there. It returns the number
 // of the session's process, and how the worker is named.
-func startReal(t *testing.T, p func(path string) provider.Provider) (r *Runtime, pid int, worker string) {
+func startReal(t *testing.T, p func(path string) provider.Provider) (r *Local, pid int, worker string) {
 	t.Helper()
 	require.NoError(t, buildWorker())
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
-	r = New(reluFrontend{}, func(Paths) (provider.Provider, error) {
+	r = NewLocal(reluFrontend{}, func(Paths) (provider.Provider, error) {
 		return p(filepath.Join(built, "mycelya-worker")), nil
-	}, func(int32) Mailbox { return NewMailbox() })
+	})
 	require.NoError(t, r.Open(0, Paths{}, nil))
 	t.Cleanup(func() { r.Close(0) })
 	require.NoError(t, upload0(r, 1, make([]byte, 16)))
@@ -77,7 +77,7 @@ func localRef(path string) provider.Provider {
 }
 
 // synced waits for all that was sent.
-func synced(t *testing.T, r *Runtime) error {
+func synced(t *testing.T, r *Local) error {
 	t.Helper()
 	ticket, err := r.Sync(0, trace.Place{})
 	if err != nil && err != ErrPending {

@@ -13,13 +13,18 @@ import (
 	"github.com/mycelya/mycelya/trace"
 )
 
-// Mailbox is a queue in which threads that aren't Go's leave traces and requests for a device, without a call into Go.
-// The sender sleeps in its Wait. All methods may be called at the same time; Wait by one goroutine at a time.
+// Mailbox is the queue through which a device gets traces, uploads, reads and waits, without a call into Go. The sender
+// sleeps in its Wait. All methods may be called at the same time; Wait by one goroutine at a time.
 type Mailbox interface {
-	// Open allows or forbids to leave items. Items that are already in the mailbox stay.
-	Open(open bool)
+	// Open has the mailbox take items until Close.
+	Open()
+	// Close has it refuse further items with an error. Items that are in it stay.
+	Close(why error)
 	// Take removes the oldest item; nil: there is none.
 	Take() *Item
+	// Ticket is the ticket of a request that a call has begun, and what ends it. Waits for an answer count as stalls if
+	// the worker gives it. The number is 0 if memory is short.
+	Ticket(at trace.Place, stalls bool) (number uint64, answer func(error))
 	// Stalls reports the waits for answers since the last call, by place.
 	Stalls(each func(at trace.Place, waits uint64, took time.Duration))
 	// Wait returns when there is an item, or after a Wake that no Wait has seen.
@@ -31,33 +36,38 @@ type Mailbox interface {
 	Credits() *Credits
 }
 
-// Item is a closed trace, a small upload, or a request.
+// Item is a closed trace or a request.
 type Item struct {
 	// Of a trace; its arrays are used until Release is called.
-	Trace   *trace.Trace
-	Release func()
+	Trace *trace.Trace
 
-	// Of an upload: the new storage and its bytes, which are used until Release is called. At is its place.
-	Upload uint64
-	Data   []byte
+	Release func() // of a trace or an upload
 
-	// Of a request. Answer is called once.
+	// Of a request. Ticket is its number, which is 0 if no caller waits; otherwise Answer is called once.
 	Request Request
 	Ticket  uint64
-	At      trace.Place
-	View    View   // of a read
-	Dst     []byte // its elements; nil if the view can't be read
 	Answer  func(error)
+	At      trace.Place
+
+	// Of an upload: the new storage and its bytes, which are used until Release is called, once. Without a Release they
+	// are the caller's: it waits, and they are used until the Answer.
+	Upload uint64
+	Data   []byte
+	Source uintptr // where they are, or were before they were copied, in the caller's memory
+	Shared *Shared // nil: they are not in shared memory
+
+	View View   // of a read
+	Dst  []byte // its elements; nil if the view can't be read
 }
 
 // Request is the kind of a request.
 type Request uint8
 
-// Each request is the one of Runtime's method with its name.
 const (
-	RequestRead Request = 1 + iota
-	RequestSync
-	RequestRoom
+	RequestUpload Request = 1 + iota
+	RequestRead
+	RequestSync // a wait for all that was submitted before it
+	RequestRoom // a wait until the worker has caught up with the credits
 )
 
 // Credits limit how far a client may run ahead of its worker. A thread that leaves a trace counts it, and waits if no
@@ -70,85 +80,58 @@ type Credits struct {
 	Failing atomic.Int64 // not 0: there is an error that no thread has raised
 }
 
-// open is the submission that an item stands for. With an error the submission is a read that can't be made.
-func (s *session) open(item *Item) (core.Event, error) {
+// submission is what an item stands for. With an error it is a read that can't be made.
+func (s *session) submission(item *Item) (core.Event, error) {
 	if item.Trace != nil {
 		return &s.closed(item.Trace, item.Release).event, nil
 	}
-	by := s.metrics.bill.at(item.At)
-	if item.Data != nil {
-		s.metrics.uploaded(uint64(len(item.Data)), by)
-		return s.copied(&upload{storage: item.Upload, data: item.Data, by: by, free: item.Release}, s.ticket(by)), nil
+	t := s.ticket(s.metrics.bill.at(item.At))
+	if item.Ticket != 0 {
+		s.tickets.open(item.Ticket, t, item.Answer)
 	}
-	t := s.ticket(by)
-	s.asked.add(item.Ticket, t)
-	t.told = func(err error) { s.asked.drop(item.Ticket); item.Answer(err) }
 	switch item.Request {
+	case RequestUpload:
+		return s.upload(t, item), nil
 	case RequestRead:
 		return t.read(item.View, item.Dst)
 	case RequestSync:
-		return t.sync(item.At), nil
+		t.all = item.At != trace.Place{} // without a place it is not the user's
+		return core.Sync{Ticket: t}, nil
 	case RequestRoom:
 		return core.Room{Ticket: t}, nil
 	}
 	panic(fmt.Sprintf("BUG: there is no request %d", item.Request))
 }
 
-// asked holds the tickets of requests from the mailbox, by C's number, until they are answered.
-type asked struct {
-	mu      sync.Mutex
-	tickets map[uint64]*Ticket
+// tickets are the tickets of all devices that C code knows, by its number for them, until they are answered. That of a
+// question stays until somebody has taken its answer.
+type tickets struct {
+	mu  sync.Mutex
+	all map[uint64]*Ticket
 }
 
-func (a *asked) add(number uint64, t *Ticket) {
+// open gives a ticket a number. answer gets its answer.
+func (a *tickets) open(number uint64, t *Ticket, answer func(error)) {
+	t.told = func(err error) {
+		if err != nil || !t.question {
+			a.drop(number)
+		}
+		answer(err)
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.tickets == nil {
-		a.tickets = map[uint64]*Ticket{}
-	}
-	a.tickets[number] = t
+	a.all[number] = t
 }
 
-func (a *asked) drop(number uint64) {
+func (a *tickets) drop(number uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.tickets, number)
+	delete(a.all, number)
 }
 
-func (a *asked) get(number uint64) *Ticket {
+// get is the ticket with a number; nil: it has ended.
+func (a *tickets) get(number uint64) *Ticket {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.tickets[number]
-}
-
-// cancelAsked ends the ticket of a request that was left in the mailbox. After it nothing writes the memory of its
-// read.
-func (s *session) cancelAsked(number uint64) {
-	s.collect()
-	if t := s.asked.get(number); t != nil {
-		t.Cancel()
-	}
-}
-
-// emptyMailbox is a mailbox where nothing is left.
-type emptyMailbox struct {
-	wake    chan struct{}
-	credits Credits
-}
-
-// NewMailbox returns a mailbox that stays empty: all submissions come by calls.
-func NewMailbox() Mailbox { return &emptyMailbox{wake: make(chan struct{}, 1)} }
-
-func (b *emptyMailbox) Open(bool)                                       {}
-func (b *emptyMailbox) Take() *Item                                     { return nil }
-func (b *emptyMailbox) Stalls(func(trace.Place, uint64, time.Duration)) {}
-func (b *emptyMailbox) Wait()                                           { <-b.wake }
-func (b *emptyMailbox) Doze(time.Duration)                              { <-b.wake }
-func (b *emptyMailbox) Credits() *Credits                               { return &b.credits }
-
-func (b *emptyMailbox) Wake() {
-	select {
-	case b.wake <- struct{}{}:
-	default: // a Wake that no Wait has seen is there already
-	}
+	return a.all[number]
 }

@@ -4,7 +4,6 @@
 package runtime
 
 import (
-	"sync"
 	"testing"
 	"time"
 
@@ -16,122 +15,77 @@ import (
 	"github.com/mycelya/mycelya/trace"
 )
 
-// testMailbox is a mailbox whose items a test puts there.
-type testMailbox struct {
-	Mailbox
-	mu      sync.Mutex
-	items   []*Item
-	waits   uint64
-	tickets uint64
-}
-
-func (b *testMailbox) Take() *Item {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.items) == 0 {
-		return nil
-	}
-	l := b.items[0]
-	b.items = b.items[1:]
-	return l
-}
-
-func (b *testMailbox) Stalls(each func(trace.Place, uint64, time.Duration)) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.waits > 0 {
-		each(trace.Place{1, 12}, b.waits, time.Duration(b.waits)*time.Second)
-	}
-	b.waits = 0
-}
-
-// ask leaves a request. The answer comes by the channel.
-func (b *testMailbox) ask(l Item) (uint64, chan error) {
-	answer := make(chan error, 2)
-	l.Answer = func(err error) { answer <- err }
-	b.mu.Lock()
-	b.tickets++
-	l.Ticket = b.tickets
-	b.items = append(b.items, &l)
-	b.mu.Unlock()
-	b.Wake()
-	return l.Ticket, answer
-}
-
 func TestRequestsAreAnswered(t *testing.T) {
-	box := &testMailbox{Mailbox: NewMailbox()}
-	r, w := startWith(t, box)
+	r, w := start(t)
 	first, err := r.Sync(0, trace.Place{})
 	require.NoError(t, err)
 	w.greet()
 	h := w.next(transport.Sync, new(proto.Sync))
+	require.Equal(t, ErrPending, r.Wait(first, 0))
 	w.send(transport.SyncReply, h.Seq, &proto.SyncReply{}, nil)
 	require.NoError(t, wait(t, r, first))
+	require.ErrorContains(t, r.Wait(first, 0), "does not exist", "it has ended")
 
-	_, answer := box.ask(Item{Request: RequestRoom})
-	require.NoError(t, <-answer)
+	room, err := r.Room(0, trace.Place{})
+	require.NoError(t, err)
+	require.NoError(t, wait(t, r, room))
 
-	_, answer = box.ask(Item{Request: RequestSync})
-	h = w.next(transport.Sync, new(proto.Sync))
-	require.Empty(t, answer)
-	w.send(transport.SyncReply, h.Seq, &proto.SyncReply{}, nil)
-	require.NoError(t, <-answer)
+	wrong, err := r.Read(0, View{Storage: 5, DType: ir.I64, Sizes: []int64{-1}, Strides: []int64{1}}, nil, trace.Place{})
+	require.NoError(t, err)
+	require.ErrorContains(t, wait(t, r, wrong), "BUG: a read of")
 
-	view := View{Storage: 5, DType: ir.I64, Sizes: []int64{1}, Strides: []int64{1}}
-	dst := make([]byte, 8)
-	_, answer = box.ask(Item{Request: RequestRead, View: view, Dst: dst})
-	var m proto.Read
-	h = w.next(transport.Read, &m)
-	require.EqualValues(t, 5, m.Storage)
-	require.Empty(t, answer)
-	w.send(transport.ReadReply, h.Seq, &proto.ReadReply{}, []byte("eight by"))
-	require.NoError(t, <-answer)
-	require.Equal(t, "eight by", string(dst))
-
-	_, answer = box.ask(Item{Request: RequestRead,
-		View: View{Storage: 5, DType: ir.I64, Sizes: []int64{-1}, Strides: []int64{1}}})
-	require.ErrorContains(t, <-answer, "BUG: a read of")
-
-	canceled, answer := box.ask(Item{Request: RequestRead, View: view, Dst: dst})
-	h = w.next(transport.Read, &m)
-	r.CancelLeft(0, canceled)
-	require.EqualError(t, <-answer, "canceled")
+	view, dst := View{Storage: 5, DType: ir.I64, Sizes: []int64{1}, Strides: []int64{1}}, []byte("eight by")
+	canceled, err := r.Read(0, view, dst, trace.Place{})
+	require.NoError(t, err)
+	h = w.next(transport.Read, new(proto.Read))
+	r.Cancel(canceled)
 	w.send(transport.ReadReply, h.Seq, &proto.ReadReply{}, []byte("too late"))
-	_, lost := box.ask(Item{Request: RequestSync})
+	lost, err := r.Sync(0, trace.Place{})
+	require.NoError(t, err)
 	w.next(transport.Sync, new(proto.Sync))
 	require.Equal(t, "eight by", string(dst))
-	require.Empty(t, answer)
-	r.CancelLeft(0, canceled) // it is over
+	r.Cancel(canceled) // it is over
 
 	w.die()
-	require.ErrorContains(t, <-lost, "mycelya:0 is lost")
-	_, answer = box.ask(Item{Request: RequestRoom})
-	require.ErrorContains(t, <-answer, "mycelya:0 is lost")
-	_, answer = box.ask(Item{Request: RequestRead, View: view, Dst: dst})
-	require.ErrorContains(t, <-answer, "mycelya:0 is lost")
-	r.CancelLeft(7, 1) // there is no such device
+	require.ErrorContains(t, wait(t, r, lost), "mycelya:0 is lost")
+	_, err = r.Room(0, trace.Place{})
+	require.ErrorContains(t, err, "mycelya:0 is lost")
+	_, err = r.Read(0, view, dst, trace.Place{})
+	require.ErrorContains(t, err, "mycelya:0 is lost")
+	_, err = r.Sync(7, trace.Place{})
+	require.ErrorContains(t, err, "mycelya:7 is not open")
+	r.Runtime.Cancel(7, 1) // there is no such device
 }
 
 // TestARequestIsCanceledBeforeItIsTaken: nothing writes the memory of a read after its end, even if the request is
 // taken later.
 func TestARequestIsCanceledBeforeItIsTaken(t *testing.T) {
-	box := &testMailbox{Mailbox: NewMailbox()}
-	r, _ := startWith(t, box) // nothing has started the sender
-	ticket, answer := box.ask(Item{Request: RequestRead, View: View{Storage: 5, DType: ir.I64}, Dst: make([]byte, 8)})
-	r.CancelLeft(0, ticket)
-	require.EqualError(t, <-answer, "canceled")
+	r, _ := start(t)
+	s, err := r.session(0)
+	require.NoError(t, err)
+	s.taking.Lock() // the sender takes nothing
+	ticket, err := r.Read(0, View{Storage: 5, DType: ir.I64}, make([]byte, 8), trace.Place{})
+	require.NoError(t, err)
+	done := make(chan struct{})
+	go func() { r.Runtime.Cancel(0, ticket); close(done) }()
+	s.taking.Unlock()
+	<-done
+	require.EqualError(t, wait(t, r, ticket), "canceled")
 }
 
-func TestStallsOfRequestsAreCounted(t *testing.T) {
-	box := &testMailbox{Mailbox: NewMailbox(), waits: 3}
-	r, _ := startWith(t, box)
+func TestStallsAreCounted(t *testing.T) {
+	r, w := start(t)
+	ticket, err := r.Sync(0, trace.Place{1, 12})
+	require.NoError(t, err)
+	for range 3 {
+		require.Equal(t, ErrPending, r.Wait(ticket, time.Microsecond))
+	}
 	m := metricsOf(t, r)
-	require.EqualValues(t, 3, m["stalls"])
-	require.EqualValues(t, 3, m["stall_seconds"])
+	require.EqualValues(t, 1, m["stalls"])
+	require.Positive(t, m["stall_seconds"])
 	require.Contains(t, string(r.Bill()), `"line":12,`)
-	box.mu.Lock()
-	box.waits = 2
-	box.mu.Unlock()
+	require.Equal(t, ErrPending, r.Wait(ticket, time.Microsecond))
 	r.ResetMetrics()
 	require.EqualValues(t, 0, metricsOf(t, r)["stalls"])
+	w.greet()
 }

@@ -118,12 +118,6 @@ func (m *metrics) compiled(took time.Duration, by *charge) {
 	by.compiled.Add(1)
 }
 
-// stall counts a wait for the worker that did not end at once.
-func (m *metrics) stall(by *charge) { m.waited(1, 0, by) }
-
-// stalled notes that a caller has waited since start for the worker.
-func (m *metrics) stalled(start time.Time, by *charge) { m.waited(0, time.Since(start), by) }
-
 // waited counts waits for the worker that did not end at once, and their time.
 func (m *metrics) waited(waits uint64, took time.Duration, by *charge) {
 	m.stalls.Add(waits)

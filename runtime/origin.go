@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"strings"
 	"sync"
-	"unsafe"
 
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/link"
@@ -36,10 +35,9 @@ type mappings struct {
 	last mapping
 }
 
-// of returns the file of the memory of data, and where data begins in the file; "": there is none.
-func (m *mappings) of(data []byte) (path string, offset uint64) {
-	begin := uintptr(unsafe.Pointer(unsafe.SliceData(data)))
-	end := begin + uintptr(len(data))
+// of returns the file of some bytes of memory, and where they begin in the file; "": there is none.
+func (m *mappings) of(begin, bytes uintptr) (path string, offset uint64) {
+	end := begin + bytes
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if begin < m.last.begin || end > m.last.end {
@@ -58,10 +56,10 @@ type origin struct {
 	offset uint64
 }
 
-// originOf finds out whether the bytes of an upload are a part of a file of the hub's cache; nil: they are not, or the
-// worker is on this host.
-func (s *session) originOf(data []byte) *origin {
-	if len(data) <= core.LargeUpload || s.settings.KeepWeights {
+// originOf finds out whether the bytes of an upload are, or were when they were copied, a part of a file of the hub's
+// cache; nil: they are not, or the worker is on this host.
+func (s *session) originOf(at uintptr, bytes int) *origin {
+	if bytes <= core.LargeUpload || s.settings.KeepWeights {
 		return nil
 	}
 	s.mu.Lock()
@@ -72,7 +70,7 @@ func (s *session) originOf(data []byte) *origin {
 			return nil
 		}
 	}
-	path, offset := s.mappings.of(data)
+	path, offset := s.mappings.of(at, uintptr(bytes))
 	if !hubBlob.MatchString(path) {
 		return nil
 	}

@@ -9,6 +9,7 @@ import (
 	goruntime "runtime"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -30,11 +31,11 @@ func TestMappings(t *testing.T) {
 	require.NoError(t, err)
 	var m mappings
 	for _, at := range []int{0, 1, 4096, 20_000} {
-		got, offset := m.of(data[at : at+1000])
+		got, offset := m.of(address(data[at : at+1000]))
 		require.Equal(t, path, got)
 		require.Equal(t, uint64(8<<10+at), offset)
 	}
-	got, _ := m.of(make([]byte, 100))
+	got, _ := m.of(address(make([]byte, 100)))
 	require.Empty(t, got, "memory of no file")
 	require.NoError(t, unix.Munmap(data))
 }
@@ -60,4 +61,9 @@ func TestSource(t *testing.T) {
 	for _, path := range []string{"", "/tmp/x", "/models--a--b/blobs/" + name[1:], "/models--a/snapshots/x/y"} {
 		require.False(t, hubBlob.MatchString(path), path)
 	}
+}
+
+// address is where bytes are in memory, and their number.
+func address(data []byte) (begin, bytes uintptr) {
+	return uintptr(unsafe.Pointer(unsafe.SliceData(data))), uintptr(len(data))
 }

@@ -12,7 +12,7 @@ import (
 
 // rests counts how a sender rests.
 type rests struct {
-	emptyMailbox
+	queue
 	waits, dozes int
 }
 

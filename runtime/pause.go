@@ -34,19 +34,17 @@ func (s *session) pause(t *Ticket) error {
 		return &Error{Kind: KindNotImplemented, Text: fmt.Sprintf("%s cannot pause: %v", s.device(), err)}
 	}
 	if s.paused() != nil {
-		t.end(nil)
+		t.tryEnd(nil)
 		return nil
 	}
 	kept := s.ticket(t.by)
-	if _, err := s.begin(kept, core.Checkpoint{Ticket: kept}); err != nil {
-		return err
-	}
+	s.submit(core.Checkpoint{Ticket: kept})
 	go func() {
 		<-kept.done
 		if kept.err == nil {
 			s.endWorker()
 		}
-		t.end(kept.err)
+		t.tryEnd(kept.err)
 	}()
 	return nil
 }
@@ -85,7 +83,7 @@ func (s *session) kill(t *Ticket) {
 	instance := s.instance
 	s.mu.Unlock()
 	if instance == nil {
-		t.end(nil)
+		t.tryEnd(nil)
 		return
 	}
 	go func() {
@@ -95,7 +93,7 @@ func (s *session) kill(t *Ticket) {
 		if err = instance.Stop(ctx, 0); err != nil {
 			err = &Error{Kind: KindRuntime, Text: err.Error()}
 		}
-		t.end(err)
+		t.tryEnd(err)
 	}()
 }
 
@@ -116,7 +114,7 @@ func (s *session) install(t *Ticket, packages []string) error {
 		if t.log, err = installer.Install(ctx, packages); err != nil {
 			err = &Error{Kind: KindRuntime, Text: err.Error()}
 		}
-		t.end(err)
+		t.tryEnd(err)
 	}()
 	return nil
 }
@@ -140,7 +138,7 @@ func (s *session) readLog(t *Ticket) error {
 		if t.log, err = logger.Logs(ctx); err != nil {
 			err = &Error{Kind: KindRuntime, Text: fmt.Sprintf("The log of %s cannot be read: %v", s.device(), err)}
 		}
-		t.end(err)
+		t.tryEnd(err)
 	}()
 	return nil
 }
@@ -158,7 +156,7 @@ func (s *session) askReport(t *Ticket) error {
 		if t.log, err = provider.Metrics(s.ctx, instance); err != nil {
 			err = &Error{Kind: KindRuntime, Text: fmt.Sprintf("%s cannot be asked what it does: %v", s.device(), err)}
 		}
-		t.end(err)
+		t.tryEnd(err)
 	}()
 	return nil
 }

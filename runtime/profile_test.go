@@ -24,7 +24,7 @@ type profileLine struct {
 	device, begin, end, caller, call, programs int64
 }
 
-func profileOf(t *testing.T, r *Runtime) (lines []profileLine, dropped int64) {
+func profileOf(t *testing.T, r *Local) (lines []profileLine, dropped int64) {
 	t.Helper()
 	number := func(s string) int64 {
 		n, err := strconv.ParseInt(s, 10, 64)

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mycelya/mycelya/runtime/core"
 	"github.com/mycelya/mycelya/runtime/dump"
 	"github.com/mycelya/mycelya/runtime/provider"
 	"github.com/mycelya/mycelya/trace"
@@ -24,24 +25,22 @@ import (
 type Runtime struct {
 	frontend Frontend
 	provide  func(Paths) (provider.Provider, error)
-	mailbox  func(index int32) Mailbox
+	mailbox  func(index int32) (Mailbox, error)
 	metrics  metrics
 	profile  profile
+	tickets  tickets
 
 	mu       sync.Mutex
 	settings *Settings // read from the environment at the first Open
 	sessions map[int32]*session
-	tickets  map[uint64]*Ticket
-	answers  map[uint64]*Ticket // of questions whose wait has ended
-	next     uint64
 }
 
 // New returns a runtime without devices; provide gives the provider of a device's worker, mailbox its
 // mailbox. An error of provide is a ValueError in Python, or a NotImplementedError if it is errors.ErrUnsupported.
 func New(frontend Frontend, provide func(Paths) (provider.Provider, error),
-	mailbox func(index int32) Mailbox) *Runtime {
+	mailbox func(index int32) (Mailbox, error)) *Runtime {
 	return &Runtime{frontend: frontend, provide: provide, mailbox: mailbox, sessions: map[int32]*session{},
-		tickets: map[uint64]*Ticket{}, answers: map[uint64]*Ticket{}}
+		tickets: tickets{all: map[uint64]*Ticket{}}}
 }
 
 // Open makes a device usable; its worker starts at the first call that needs it.
@@ -72,11 +71,16 @@ func (r *Runtime) Open(index int32, paths Paths, environment []string) error {
 	case err != nil:
 		return &Error{Kind: KindValue, Text: err.Error()}
 	}
-	s, err := newSession(int(index), paths, r.settings, r.frontend, &r.metrics, &r.profile, p, r.mailbox(index))
+	box, err := r.mailbox(index)
+	if err != nil {
+		return &Error{Kind: KindRuntime, Text: fmt.Sprintf("mycelya:%d cannot be opened: %v.", index, err)}
+	}
+	s, err := newSession(int(index), paths, r.settings, r.frontend, &r.metrics, &r.profile, p, box, &r.tickets)
 	if err != nil {
 		return err
 	}
 	s.first, s.find = first, r.session
+	s.open()
 	r.sessions[index] = s
 	return nil
 }
@@ -122,27 +126,6 @@ func (r *Runtime) session(index int32) (*session, error) {
 	return s, nil
 }
 
-// Flush submits a closed trace. Its arrays are used until release is called, which happens once, also if Flush fails.
-// ErrPending: it was taken, but more traces are under way than the credits allow.
-func (r *Runtime) Flush(index int32, t *trace.Trace, release func()) error {
-	s, err := r.session(index)
-	if err != nil {
-		release()
-		return err
-	}
-	return s.flush(t, release)
-}
-
-// Room begins a wait until the worker has caught up with the credits and returns its ticket.
-func (r *Runtime) Room(index int32, at trace.Place) (uint64, error) {
-	s, err := r.session(index)
-	if err != nil {
-		return 0, err
-	}
-	t, err := s.room(r.metrics.bill.at(at))
-	return r.add(t, err)
-}
-
 // Raise returns the error of a failure that no caller has raised, and the smallest id of the storages that were not
 // made because of it. The caller raises the error, and from then on the device goes on.
 func (r *Runtime) Raise(index int32) (lost uint64, err error) {
@@ -156,33 +139,29 @@ func (r *Runtime) Raise(index int32) (lost uint64, err error) {
 	return lost, err
 }
 
-// Upload makes a storage with these bytes. ErrPending: it is not over, and uses the bytes until the ticket has ended.
-func (r *Runtime) Upload(index int32, id uint64, data []byte, at trace.Place) (uint64, error) {
-	s, err := r.session(index)
-	if err != nil {
-		return 0, err
-	}
-	return r.pending(s.upload(id, data, r.metrics.bill.at(at)))
-}
-
-// UploadShared makes a storage with data, which from locates in shared memory. It is over before the worker has read
-// the data. ErrPending: it waits for room, until the ticket has ended.
-func (r *Runtime) UploadShared(index int32, id uint64, data []byte, from Shared, at trace.Place) (uint64, error) {
-	s, err := r.session(index)
-	if err != nil {
-		from.Release()
-		return 0, err
-	}
-	return r.pending(s.uploadShared(id, data, from, r.metrics.bill.at(at)))
-}
-
-// Start starts a device's worker if it does not run. ErrPending: it runs, or has failed to, when the ticket has ended.
+// Start starts a device's worker and returns a ticket, which ends when the worker runs or has failed to start. 0: it
+// runs.
 func (r *Runtime) Start(index int32) (uint64, error) {
 	s, err := r.session(index)
-	if err != nil {
+	if err != nil || s.runs() {
 		return 0, err
 	}
-	return r.pending(s.run())
+	number, t, err := r.ticket(s, trace.Place{}, false)
+	if err == nil {
+		s.submit(core.Mark{Ticket: t})
+	}
+	return number, err
+}
+
+// ticket is a new ticket for a request that a call has begun.
+func (r *Runtime) ticket(s *session, at trace.Place, stalls bool) (number uint64, t *Ticket, err error) {
+	number, answer := s.mailbox.Ticket(at, stalls)
+	if number == 0 {
+		return 0, nil, &Error{Kind: KindRuntime, Text: "Memory is short for one more wait."}
+	}
+	t = s.ticket(r.metrics.bill.at(at))
+	r.tickets.open(number, t, answer)
+	return number, t, nil
 }
 
 // Forget ends the use of a block, whose owner has freed it. The system gets its memory back when the workers have
@@ -196,26 +175,6 @@ func (r *Runtime) Forget(block uint64) {
 	}
 }
 
-// Read begins a read of a view's elements into dst and returns its ticket.
-func (r *Runtime) Read(index int32, v View, dst []byte, at trace.Place) (uint64, error) {
-	s, err := r.session(index)
-	if err != nil {
-		return 0, err
-	}
-	t, err := s.read(v, dst, r.metrics.bill.at(at))
-	return r.add(t, err)
-}
-
-// Sync begins a wait for everything submitted so far and returns its ticket.
-func (r *Runtime) Sync(index int32, at trace.Place) (uint64, error) {
-	s, err := r.session(index)
-	if err != nil {
-		return 0, err
-	}
-	t, err := s.sync(at)
-	return r.add(t, err)
-}
-
 // Ask begins a question about kept state, in JSON, and returns its ticket. After a wait without an error, Answer has
 // the answer.
 func (r *Runtime) Ask(index int32, question []byte, at trace.Place) (uint64, error) {
@@ -223,88 +182,41 @@ func (r *Runtime) Ask(index int32, question []byte, at trace.Place) (uint64, err
 	if err != nil {
 		return 0, err
 	}
-	t, err := s.askWorker(question, r.metrics.bill.at(at))
-	return r.add(t, err)
+	number, t, err := r.ticket(s, at, true)
+	if err != nil {
+		return 0, err
+	}
+	t.question = true
+	if err := s.ask(t, question); err != nil {
+		t.end(err)
+	}
+	return number, nil
 }
 
 // Answer returns the answer to a question, in JSON. If it fits into capacity bytes, it is forgotten.
 func (r *Runtime) Answer(ticket, capacity uint64) ([]byte, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	t := r.answers[ticket]
+	t := r.tickets.get(ticket)
 	if t == nil {
 		return nil, &Error{Kind: KindRuntime, Text: fmt.Sprintf("BUG: ticket %d has no answer.", ticket)}
 	}
 	out, err := t.answer()
 	if err != nil || uint64(len(out)) < capacity {
-		delete(r.answers, ticket)
+		r.tickets.drop(ticket)
 	}
 	return out, err
 }
 
-// pending returns the outcome of a ticket that has ended, and otherwise its number and ErrPending.
-func (r *Runtime) pending(t *Ticket) (uint64, error) {
-	if t.over() {
-		return 0, t.err
-	}
-	ticket, _ := r.add(t, nil)
-	return ticket, ErrPending
-}
-
-func (r *Runtime) add(t *Ticket, err error) (uint64, error) {
+// Cancel ends a ticket of a device. After it nothing writes the memory of its read.
+func (r *Runtime) Cancel(index int32, ticket uint64) {
+	s, err := r.session(index)
 	if err != nil {
-		return 0, err
+		return // the end of the session has ended it
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.next++
-	r.tickets[r.next] = t
-	return r.next, nil
-}
-
-// Wait waits at most timeout for a ticket. ErrPending: call again or cancel. Anything else ends the ticket.
-func (r *Runtime) Wait(ticket uint64, timeout time.Duration) error {
-	r.mu.Lock()
-	t := r.tickets[ticket]
-	r.mu.Unlock()
-	if t == nil {
-		return &Error{Kind: KindRuntime, Text: fmt.Sprintf("BUG: ticket %d does not exist.", ticket)}
-	}
-	err := t.Wait(timeout)
-	if !errors.Is(err, ErrPending) {
-		r.drop(ticket)
-		if err == nil && t.question {
-			r.mu.Lock()
-			r.answers[ticket] = t
-			r.mu.Unlock()
-		}
-	}
-	return err
-}
-
-// Cancel ends a ticket. After it nothing writes the memory of its read.
-func (r *Runtime) Cancel(ticket uint64) {
-	r.mu.Lock()
-	t := r.tickets[ticket]
-	r.mu.Unlock()
-	if t != nil {
+	s.collect()
+	if t := r.tickets.get(ticket); t != nil {
 		t.Cancel()
-		r.drop(ticket)
+		r.tickets.drop(ticket)
 	}
-}
-
-// CancelLeft ends the ticket of a request that was left in a device's mailbox. After it nothing writes the memory of
-// its read.
-func (r *Runtime) CancelLeft(index int32, ticket uint64) {
-	if s, err := r.session(index); err == nil { // otherwise the end of the session has ended it
-		s.cancelAsked(ticket)
-	}
-}
-
-func (r *Runtime) drop(ticket uint64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.tickets, ticket)
 }
 
 // DeviceInfo returns facts of a device's worker as JSON. The worker has been started: see Start.

@@ -23,7 +23,7 @@ import (
 	"github.com/mycelya/mycelya/trace"
 )
 
-func metricsOf(t testing.TB, r *Runtime) map[string]any {
+func metricsOf(t testing.TB, r *Local) map[string]any {
 	var m map[string]any
 	require.NoError(t, json.Unmarshal(r.Metrics(), &m))
 	return m
@@ -84,7 +84,7 @@ func TestCreditsRunOutAndComeBack(t *testing.T) {
 	require.NoError(t, wait(t, r, ticket))
 	ticket, err = r.Room(0, trace.Place{}) // there is room
 	require.NoError(t, err)
-	require.NoError(t, r.Wait(ticket, 0))
+	require.NoError(t, wait(t, r, ticket))
 
 	require.ErrorIs(t, r.Flush(0, relu(1, 6), func() {}), ErrPending)
 	ticket, err = r.Room(0, trace.Place{})
@@ -97,7 +97,7 @@ func TestCreditsRunOutAndComeBack(t *testing.T) {
 }
 
 // ended waits for what may have left a ticket.
-func ended(r *Runtime) func(ticket uint64, err error) error {
+func ended(r *Local) func(ticket uint64, err error) error {
 	return func(ticket uint64, err error) error {
 		for err == ErrPending {
 			err = r.Wait(ticket, time.Second)
@@ -106,14 +106,14 @@ func ended(r *Runtime) func(ticket uint64, err error) error {
 	}
 }
 
-func upload0(r *Runtime, id uint64, data []byte) error {
+func upload0(r *Local, id uint64, data []byte) error {
 	return ended(r)(r.Upload(0, id, data, trace.Place{}))
 }
 
 func TestUploadsWaitForRoom(t *testing.T) {
 	r, w := start(t)
-	piece := make([]byte, copyUploads)
-	for i := range uint64(core.MaxUploadBytes / copyUploads) {
+	piece := make([]byte, CopyUploads)
+	for i := range uint64(core.MaxUploadBytes / CopyUploads) {
 		require.NoError(t, upload0(r, 1+i, piece))
 	}
 	done := make(chan error)
@@ -127,7 +127,7 @@ func TestUploadsWaitForRoom(t *testing.T) {
 	for i := range uint64(4) {
 		storage, data := w.upload()
 		require.Equal(t, 1+i, storage)
-		require.Len(t, data, copyUploads)
+		require.Len(t, data, CopyUploads)
 	}
 	require.NoError(t, <-done)
 	go func() {
@@ -145,8 +145,8 @@ func TestUploadsWaitForRoom(t *testing.T) {
 
 func TestALargeUploadIsSentFromTheCallersMemory(t *testing.T) {
 	r, w := start(t)
-	data := make([]byte, copyUploads+1)
-	data[copyUploads] = 9
+	data := make([]byte, CopyUploads+1)
+	data[CopyUploads] = 9
 	done := make(chan error)
 	go func() { done <- upload0(r, 5, data) }()
 	w.greet()
@@ -463,8 +463,7 @@ func TestLightProgramsLeaveTheClientACore(t *testing.T) {
 		{"operators", "cpu", 1, "", []string{"MYCELYA_KERNELS=off"}, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			box := NewMailbox()
-			r, w := startWith(t, box, c.environment...)
+			r, w := start(t, c.environment...)
 			w.hello.Device, w.hello.Blocks, w.hello.Host = c.device, c.blocks, c.host
 			first := true
 			busy := func(size uint64, hurry uint32) uint32 { // of a call with such sizes
@@ -479,7 +478,7 @@ func TestLightProgramsLeaveTheClientACore(t *testing.T) {
 				var m proto.Call
 				h := w.next(transport.Call, &m)
 				if goruntime.NumCPU() > 1 {
-					require.EqualValues(t, hurry, box.Credits().Hurry.Load())
+					require.EqualValues(t, hurry, r.queue(0).credits.Hurry.Load())
 				}
 				w.send(transport.Done, h.Seq, &proto.Done{}, nil)
 				return m.Busy

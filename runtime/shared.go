@@ -17,19 +17,6 @@ type Shared struct {
 	FD     int    // of the block's memory file
 	Size   uint64 // of the block
 	Offset uint64 // of the bytes
-	// Release is called once, when nothing reads the bytes any more, or the upload has failed. Until then the block must
-	// exist, and its bytes must not change.
-	Release func()
-}
-
-// uploadShared makes storage id with the bytes that from locates; data has the same bytes. The ticket ends before they
-// are read. If the worker accepts no blocks, it sends the bytes.
-func (s *session) uploadShared(id uint64, data []byte, from Shared, by *charge) *Ticket {
-	n := uint64(len(data))
-	s.metrics.uploaded(n, by)
-	u, t := &upload{storage: id, data: data, by: by, shared: &from, free: from.Release}, s.ticket(by)
-	_ = s.submit(core.Upload{Upload: u, Ticket: t, Storage: id, Bytes: n, From: core.Shared, Block: from.Block})
-	return t
 }
 
 // maxBlocks is the number of blocks of shared memory that can be shared with a worker. Descriptors go through unix
@@ -55,4 +42,4 @@ func (s *session) share(seq uint64, u *upload) bool {
 }
 
 // forget ends the use of a block by the worker. All uploads from it have ended.
-func (s *session) forget(block uint64) { _ = s.submit(core.Forget{Block: block}) }
+func (s *session) forget(block uint64) { s.submit(core.Forget{Block: block}) }

@@ -39,10 +39,10 @@ func newBlock(t testing.TB, id uint64) *testBlock {
 	return b
 }
 
-func (b *testBlock) upload(r *Runtime, device int32, storage uint64) error {
+func (b *testBlock) upload(r *Local, device int32, storage uint64) error {
 	b.reading.Add(1)
 	return ended(r)(r.UploadShared(device, storage, b.data[1000:3000], Shared{Block: b.id, FD: int(b.file.Fd()),
-		Size: 4096, Offset: 1000, Release: func() { b.reading.Add(-1) }}, trace.Place{}))
+		Size: 4096, Offset: 1000}, func() { b.reading.Add(-1) }, trace.Place{}))
 }
 
 func (b *testBlock) soonFree(t testing.TB) {
@@ -51,7 +51,7 @@ func (b *testBlock) soonFree(t testing.TB) {
 }
 
 // startSharing opens device 0 on a fake worker that takes some blocks.
-func startSharing(t testing.TB, blocks uint32) (*Runtime, *fakeWorker) {
+func startSharing(t testing.TB, blocks uint32) (*Local, *fakeWorker) {
 	r, w := start(t)
 	w.hello.Blocks = blocks
 	require.True(t, w.conn.TakeFiles())
@@ -168,7 +168,7 @@ func TestADescriptorThatCannotBeSent(t *testing.T) {
 	require.NoError(t, b.file.Close())
 	b.reading.Add(1)
 	require.NoError(t, ended(r)(r.UploadShared(0, 5, b.data[1000:3000], Shared{Block: 7, FD: 1 << 20, Size: 4096,
-		Offset: 1000, Release: func() { b.reading.Add(-1) }}, trace.Place{})))
+		Offset: 1000}, func() { b.reading.Add(-1) }, trace.Place{})))
 	w.greet()
 	w.body(b, 5)
 	b.soonFree(t)
@@ -201,8 +201,8 @@ func TestSharedUploadsWaitForRoom(t *testing.T) {
 	b.data = make([]byte, core.MaxUploadBytes+10)
 	upload := func(storage uint64, n int) error {
 		b.reading.Add(1)
-		return ended(r)(r.UploadShared(0, storage, b.data[:n], Shared{Block: 7, FD: int(b.file.Fd()), Size: 4096,
-			Release: func() { b.reading.Add(-1) }}, trace.Place{}))
+		return ended(r)(r.UploadShared(0, storage, b.data[:n], Shared{Block: 7, FD: int(b.file.Fd()), Size: 4096},
+			func() { b.reading.Add(-1) }, trace.Place{}))
 	}
 	require.NoError(t, upload(1, len(b.data)), "one is always taken")
 	done := make(chan error)

@@ -81,19 +81,11 @@ func (s *session) connected(conn *transport.Conn, hello *proto.Hello, received c
 	return s.core.Step(core.WorkerStarted{MaxBlocks: maxBlocks(conn, hello)}, nil), true
 }
 
-// run starts the worker if it does not run. The ticket ends when the worker runs, or has failed to start.
-func (s *session) run() *Ticket {
-	t := s.ticket(nil)
-	t.sends = true // no wait for a result
+// runs says whether the worker runs, or has run.
+func (s *session) runs() bool {
 	s.mu.Lock()
-	hello := s.hello
-	s.mu.Unlock()
-	if hello != nil {
-		t.end(nil)
-		return t
-	}
-	_ = s.submit(core.Mark{Ticket: t})
-	return t
+	defer s.mu.Unlock()
+	return s.hello != nil
 }
 
 // info returns the worker's Hello.

@@ -4,7 +4,6 @@
 package runtime
 
 import (
-	"errors"
 	"sync/atomic"
 	"time"
 
@@ -13,18 +12,14 @@ import (
 	protobuf "google.golang.org/protobuf/proto"
 )
 
-// ErrPending means that a ticket's answer has not arrived.
-var ErrPending = errors.New("pending")
-
 // Ticket stands for a pending answer. The core decides when the ticket ends, and when its memory is written.
 type Ticket struct {
 	session *session
 	done    chan struct{} // closed when err is final
 	err     error
-	by      *charge     // for its bytes and waits
+	by      *charge     // for its bytes
 	told    func(error) // called once with the answer, before done is closed; may be nil
-	stalled atomic.Bool // a wait was counted
-	sends   bool        // its waits are for bytes that are being sent, not for the worker
+	sends   bool        // it waits for bytes that are being sent
 	all     bool        // the user waits for all that was submitted
 
 	// Of a read.
@@ -44,9 +39,11 @@ type Ticket struct {
 	log      string // the worker's log
 
 	// Of a pass to another device.
-	name    string
-	aside   bool   // the elements go through the client
-	abandon func() // ends the ticket; nil: the core does
+	name  string
+	aside bool // the elements go through the client
+
+	apart bool        // the core does not know the ticket: tryEnd ends it
+	tried atomic.Bool // tryEnd has ended it
 }
 
 func (s *session) ticket(by *charge) *Ticket {
@@ -66,6 +63,15 @@ func (t *Ticket) end(err error) {
 	close(t.done)
 }
 
+// tryEnd makes err the answer of a ticket that the core does not know, unless it has one.
+func (t *Ticket) tryEnd(err error) bool {
+	if !t.tried.CompareAndSwap(false, true) {
+		return false
+	}
+	t.end(err)
+	return true
+}
+
 // over reports whether the ticket has ended.
 func (t *Ticket) over() bool {
 	select {
@@ -73,30 +79,6 @@ func (t *Ticket) over() bool {
 		return true
 	default:
 		return false
-	}
-}
-
-// Wait waits at most timeout for the answer; ErrPending: it has not come.
-func (t *Ticket) Wait(timeout time.Duration) error {
-	if t.over() {
-		return t.err
-	}
-	if timeout <= 0 { // only a test
-		return ErrPending
-	}
-	if !t.sends {
-		if !t.stalled.Swap(true) {
-			t.session.metrics.stall(t.by)
-		}
-		defer t.session.metrics.stalled(time.Now(), t.by)
-	}
-	timer := time.NewTimer(timeout)
-	defer timer.Stop()
-	select {
-	case <-t.done:
-		return t.err
-	case <-timer.C:
-		return ErrPending
 	}
 }
 
@@ -110,8 +92,8 @@ func (t *Ticket) Cancel() {
 		t.fetch.leave(t)
 		return
 	}
-	if t.abandon != nil {
-		t.abandon()
+	if t.apart {
+		t.tryEnd(core.ErrCanceled)
 		return
 	}
 	t.session.do(core.Cancel{Ticket: t})

@@ -8,12 +8,14 @@ import (
 
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/runtime/core"
-	"github.com/mycelya/mycelya/trace"
 )
 
-// copyUploads is the size up to which the bytes of an upload are copied. More bytes are sent from the caller's memory
-// while the call waits.
-const copyUploads = 32 << 20
+// CopyUploads is the size up to which the bytes of an upload are copied. More bytes are sent from the caller's memory
+// while it waits.
+const CopyUploads = 32 << 20
+
+// UsedUploads bounds the bytes of uploads under way for which no caller waits.
+const UsedUploads = core.MaxUploadBytes
 
 // upload is a new storage and its bytes.
 type upload struct {
@@ -46,37 +48,28 @@ func (u *upload) keep() {
 	u.data, u.free, u.shared = data, free, nil
 }
 
-// upload makes storage id with these bytes. Up to copyUploads bytes are copied, and the ticket has ended unless too
-// many bytes wait already; more are sent from data itself, until the ticket has ended.
-func (s *session) upload(id uint64, data []byte, by *charge) *Ticket {
-	n := uint64(len(data))
-	s.metrics.uploaded(n, by)
-	s.uploads(n)
-	u, t := &upload{storage: id, data: data, by: by, from: s.originOf(data), counted: true}, s.ticket(by)
-	ev := core.Upload{Upload: u, Ticket: t, Storage: id, Bytes: n, From: core.Borrowed}
-	if n > copyUploads {
-		t.sends = true
-	} else {
-		u.data, u.free = copyOut(data)
-		ev = s.copied(u, t)
+// upload is the submission of an upload that was left in the mailbox. Up to CopyUploads bytes of a caller that waits
+// are copied, and its ticket ends unless too many bytes wait already; more are sent from its memory, until the ticket
+// ends. The ticket of bytes in shared memory ends before they are read. If the worker accepts no blocks, they are sent.
+func (s *session) upload(t *Ticket, item *Item) core.Upload {
+	n := uint64(len(item.Data))
+	s.metrics.uploaded(n, t.by)
+	u := &upload{storage: item.Upload, data: item.Data, by: t.by, shared: item.Shared, free: item.Release}
+	ev := core.Upload{Upload: u, Ticket: t, Storage: u.storage, Bytes: n, From: core.Copied}
+	switch {
+	case item.Shared != nil:
+		ev.From, ev.Block = core.Shared, item.Shared.Block
+		return ev
+	case item.Release == nil && n > CopyUploads:
+		ev.From, t.sends = core.Borrowed, true
+	case item.Release == nil:
+		u.data, u.free = copyOut(u.data)
 	}
-	_ = s.submit(ev) // if the session has ended, so has the ticket
-	return t
-}
-
-// copied is the event of an upload whose bytes are the session's.
-func (*session) copied(u *upload, t *Ticket) core.Upload {
-	return core.Upload{Upload: u, Ticket: t, Storage: u.storage, Bytes: uint64(len(u.data)), From: core.Copied}
-}
-
-// read begins a read of a view into dst.
-func (s *session) read(v View, dst []byte, by *charge) (*Ticket, error) {
-	t := s.ticket(by)
-	ev, err := t.read(v, dst)
-	if err != nil {
-		return nil, err
+	if n > core.SmallUpload {
+		s.uploads(n)
+		u.from, u.counted = s.originOf(item.Source, len(item.Data)), true
 	}
-	return s.begin(t, ev)
+	return ev
 }
 
 // read makes t the ticket of a read.
@@ -117,31 +110,4 @@ func guessMessage(g core.Guess) *proto.Read {
 	}
 	m.Storage = g.Storage
 	return m
-}
-
-// sync begins a wait for all that was submitted.
-func (s *session) sync(at trace.Place) (*Ticket, error) {
-	t := s.ticket(s.metrics.bill.at(at))
-	return s.begin(t, t.sync(at))
-}
-
-// sync makes t the ticket of a wait for all that was submitted. Without a place it is not the user's.
-func (t *Ticket) sync(at trace.Place) core.Sync {
-	t.all = at != trace.Place{}
-	return core.Sync{Ticket: t}
-}
-
-// room begins a wait until fewer traces are under way than the credits allow.
-func (s *session) room(by *charge) (*Ticket, error) {
-	t := s.ticket(by)
-	return s.begin(t, core.Room{Ticket: t})
-}
-
-// begin submits a question. It fails if the session has ended.
-func (s *session) begin(t *Ticket, ev core.Event) (*Ticket, error) {
-	if gone := s.submit(ev); gone != nil {
-		s.downloading.ended(t)
-		return nil, gone
-	}
-	return t, nil
 }

@@ -66,9 +66,10 @@ type weightJSON struct {
 }
 
 // askFetch begins a question about a fetch.
-func (s *session) askFetch(t *Ticket, q *question) (*Ticket, error) {
+func (s *session) askFetch(t *Ticket, q *question) error {
 	if q.What == "fetch" {
-		return s.beginFetch(t, q)
+		s.beginFetch(t, q)
+		return nil
 	}
 	s.mu.Lock()
 	f := s.fetches[q.Fetch]
@@ -78,18 +79,19 @@ func (s *session) askFetch(t *Ticket, q *question) (*Ticket, error) {
 	s.mu.Unlock()
 	switch {
 	case f == nil:
-		return nil, &Error{Kind: KindRuntime, Text: fmt.Sprintf("BUG: there is no fetch %d.", q.Fetch)}
+		return &Error{Kind: KindRuntime, Text: fmt.Sprintf("BUG: there is no fetch %d.", q.Fetch)}
 	case q.What == "news":
 		t.fetch, t.news, t.have = f, true, q.Have
 		f.wait(t, q.Seen)
-		return t, nil
+		return nil
 	}
 	t.fetch = f
-	return s.begin(t, core.Ask{Ticket: t, Type: transport.Unfetch})
+	s.submit(core.Ask{Ticket: t, Type: transport.Unfetch})
+	return nil
 }
 
 // beginFetch sends a Fetch. The question's own ticket ends at once.
-func (s *session) beginFetch(t *Ticket, q *question) (*Ticket, error) {
+func (s *session) beginFetch(t *Ticket, q *question) {
 	f := &fetch{ticket: s.ticket(t.by)}
 	f.ticket.fetch = f
 	f.ticket.told = f.ended
@@ -103,15 +105,9 @@ func (s *session) beginFetch(t *Ticket, q *question) (*Ticket, error) {
 	}
 	s.fetches[f.number] = f
 	s.mu.Unlock()
-	if _, err := s.begin(f.ticket, core.Ask{Ticket: f.ticket, Type: transport.Fetch}); err != nil {
-		s.mu.Lock()
-		delete(s.fetches, f.number)
-		s.mu.Unlock()
-		return nil, err
-	}
+	s.submit(core.Ask{Ticket: f.ticket, Type: transport.Fetch})
 	t.fetch = f
 	t.end(nil)
-	return t, nil
 }
 
 // message is the message of the Fetch, which is being sent, or of the Unfetch that follows it.

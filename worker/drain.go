@@ -62,21 +62,16 @@ func (s *Supervisor) tell() (sessions int) {
 // end tells the sessions that which chooses, with the lock held, to end if they were not told yet. It returns those
 // that have not ended.
 func (s *Supervisor) end(message byte, which func(*process) bool) (chosen []*process) {
-	var untold []*process
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	for p := range s.live {
 		if p.given && which(p) {
 			chosen = append(chosen, p)
 			if !p.told {
-				p.told, untold = true, append(untold, p)
+				p.told = true
+				go func() { _, _ = p.control.Write([]byte{message}) }() // a stopped process may not read
 			}
 		}
-	}
-	s.mu.Unlock()
-	for _, p := range untold {
-		_ = p.control.SetWriteDeadline(time.Now().Add(drainLook)) // a stopped process may not read
-		_, _ = p.control.Write([]byte{message})
-		_ = p.control.SetWriteDeadline(time.Time{})
 	}
 	return chosen
 }

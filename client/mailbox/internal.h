@@ -6,6 +6,7 @@
 #define MYCELYA_CLIENT_MAILBOX_INTERNAL_H_
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "mailbox.h"
 
@@ -20,13 +21,18 @@ static inline int mailbox_grow(void** items, uint64_t* capacity, uint64_t end, u
   return 1;
 }
 
+// Fills in an error and returns its kind.
+static inline int32_t mailbox_fail(myc_error* error, int32_t kind, const char* text) {
+  error->kind = kind;
+  strncpy(error->text, text, sizeof error->text - 1);
+  error->text[sizeof error->text - 1] = 0;
+  return kind;
+}
+
 #pragma GCC visibility push(hidden)
 
 // mailbox.c: adds a wait to the stalls of a place. If memory is short the wait is not counted.
 void mailbox_note_stall(mailbox*, myc_origin, int first, int64_t nanoseconds);
-
-// wait.c: reserves a wait slot and returns its ticket; 0 if there is no slot.
-uint64_t wait_slot_reserve(int32_t index, myc_origin);
 
 #pragma GCC visibility pop
 

@@ -14,6 +14,7 @@ package mailbox
 import "C"
 
 import (
+	"fmt"
 	"os"
 	"sync"
 	"time"
@@ -27,8 +28,9 @@ import (
 // mailbox is the sender's end of a C mailbox. The sender sleeps in a read of a pipe: Go's poller waits for the pipe,
 // so no thread is blocked, and Go's monitor has none to check.
 type mailbox struct {
-	c    *C.mailbox
-	wake *os.File
+	index C.int32_t
+	c     *C.mailbox
+	wake  *os.File
 }
 
 // pipes are the wake pipes by device index. C mailboxes live as long as the process, and so do their pipes.
@@ -37,12 +39,11 @@ var pipes struct {
 	ends map[int32][2]*os.File
 }
 
-// New returns the mailbox of a device. A device without one, because its index is too large or no file descriptor is
-// left, gets a runtime.Mailbox that stays empty.
-func New(index int32) runtime.Mailbox {
+// New returns the mailbox of a device. It fails if the index is too large, or if no file descriptor is left.
+func New(index int32) (runtime.Mailbox, error) {
 	c := C.mailbox_of(C.int32_t(index))
 	if c == nil {
-		return runtime.NewMailbox()
+		return nil, fmt.Errorf("a process has at most %d devices", C.MAILBOXES)
 	}
 	pipes.Lock()
 	defer pipes.Unlock()
@@ -50,7 +51,7 @@ func New(index int32) runtime.Mailbox {
 	if !ok {
 		r, w, err := os.Pipe()
 		if err != nil {
-			return runtime.NewMailbox()
+			return nil, fmt.Errorf("a pipe is needed: %w", err)
 		}
 		if pipes.ends == nil {
 			pipes.ends = map[int32][2]*os.File{}
@@ -59,15 +60,20 @@ func New(index int32) runtime.Mailbox {
 		pipes.ends[index] = ends
 		C.mailbox_set_wake_fd(c, C.int32_t(w.Fd()))
 	}
-	return mailbox{c, ends[0]}
+	return mailbox{C.int32_t(index), c, ends[0]}, nil
 }
 
-func (b mailbox) Open(open bool) {
-	var yes C.int32_t
-	if open {
-		yes = 1
-	}
-	C.mailbox_open(b.c, yes)
+// The limits of C code are those of the session.
+var (
+	_ = [1]struct{}{}[C.MAILBOX_COPIES-runtime.CopyUploads]
+	_ = [1]struct{}{}[C.MAILBOX_BYTES-runtime.UsedUploads]
+)
+
+func (b mailbox) Open() { C.mailbox_open(b.c) }
+
+func (b mailbox) Close(why error) {
+	kind, text := answered(why)
+	C.mailbox_close(b.c, kind, text)
 }
 
 func (b mailbox) Take() *runtime.Item {
@@ -79,15 +85,13 @@ func (b mailbox) Take() *runtime.Item {
 		p := unsafe.Pointer(&item.trace)
 		return &runtime.Item{Trace: cabi.Trace(p), Release: cabi.Release(p)}
 	}
-	if item.kind == C.ITEM_UPLOAD {
-		data, bytes := item.data, item.bytes
-		return &runtime.Item{Upload: uint64(item.storage), Data: cabi.Slice[byte](data, uint64(bytes)),
-			At: cabi.Place(unsafe.Pointer(&item.at)), Release: func() { C.mailbox_free_upload(b.c, data, bytes) }}
+	out := &runtime.Item{Ticket: uint64(item.ticket), At: cabi.Place(unsafe.Pointer(&item.at))}
+	if item.ticket != 0 {
+		out.Answer = answer(item.ticket)
 	}
-	ticket := item.ticket
-	out := &runtime.Item{Ticket: uint64(ticket), At: cabi.Place(unsafe.Pointer(&item.at)),
-		Answer: func(err error) { answer(ticket, err) }}
 	switch item.kind {
+	case C.ITEM_UPLOAD:
+		b.upload(out, &item)
 	case C.ITEM_READ:
 		out.Request, out.View = runtime.RequestRead, cabi.View(unsafe.Pointer(&item.view))
 		C.free(unsafe.Pointer(item.view.sizes))
@@ -102,14 +106,45 @@ func (b mailbox) Take() *runtime.Item {
 	return out
 }
 
-// answer answers a request with an error, nil for success.
-func answer(ticket C.uint64_t, err error) {
-	var text *C.char
-	kind, sentences := cabi.Kind(err)
-	if kind != C.MYC_OK {
-		text = C.CString(cabi.Cut(sentences, cabi.MaxText))
+func (b mailbox) upload(out *runtime.Item, item *C.mailbox_item) {
+	out.Request, out.Upload = runtime.RequestUpload, uint64(item.storage)
+	out.Data = cabi.Slice[byte](unsafe.Pointer(item.data), uint64(item.bytes))
+	out.Source = uintptr(item.source)
+	if in := &item.shared; in.block != 0 {
+		out.Shared = &runtime.Shared{Block: uint64(in.block), FD: int(in.fd), Size: uint64(in.size),
+			Offset: uint64(in.offset)}
 	}
-	C.mailbox_answer(ticket, C.int32_t(kind), text)
+	if item.copied != 0 || out.Shared != nil {
+		back := *item
+		out.Release = func() { C.mailbox_release(b.c, &back) }
+	}
+}
+
+// Ticket returns a ticket, and what answers it.
+func (b mailbox) Ticket(at trace.Place, stalls bool) (number uint64, give func(error)) {
+	counted := C.int32_t(0)
+	if stalls {
+		counted = 1
+	}
+	ticket := C.mailbox_ticket(b.index, C.myc_origin{code: C.uint32_t(at[0]), offset: C.uint32_t(at[1])}, counted)
+	return uint64(ticket), answer(ticket)
+}
+
+// answer answers a request with an error, nil for success.
+func answer(ticket C.uint64_t) func(error) {
+	return func(err error) {
+		kind, text := answered(err)
+		C.mailbox_answer(ticket, kind, text)
+	}
+}
+
+// answered is an error's kind and text, NULL for none.
+func answered(err error) (C.int32_t, *C.char) {
+	kind, sentences := cabi.Kind(err)
+	if kind == C.MYC_OK {
+		return C.MYC_OK, nil
+	}
+	return C.int32_t(kind), C.CString(cabi.Cut(sentences, cabi.MaxText))
 }
 
 func (b mailbox) Stalls(each func(at trace.Place, waits uint64, took time.Duration)) {

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -31,10 +32,11 @@ var free = func() chan int32 {
 
 func open(t testing.TB) (int32, runtime.Mailbox) {
 	index := <-free
-	b := mailbox.New(index)
-	b.Open(true)
+	b, err := mailbox.New(index)
+	require.NoError(t, err)
+	b.Open()
 	t.Cleanup(func() {
-		b.Open(false)
+		b.Close(errClosed)
 		for item := b.Take(); item != nil; item = b.Take() {
 			if item.Release != nil {
 				item.Release()
@@ -54,6 +56,8 @@ func open(t testing.TB) (int32, runtime.Mailbox) {
 
 const patience = time.Minute
 
+var errClosed = &runtime.Error{Kind: runtime.KindLost, Text: "it is lost"}
+
 // sleeps waits until the sender sleeps or dozes. A goroutine may run much later than it was started.
 func sleeps(t *testing.T, index int32) {
 	t.Helper()
@@ -63,8 +67,9 @@ func sleeps(t *testing.T, index int32) {
 func TestItemsArriveInOrder(t *testing.T) {
 	index, b := open(t)
 	require.Nil(t, b.Take())
-	taken, _, inUse := recorder.Post(index, 7)
-	require.True(t, taken)
+	b.Credits().Allowed.Store(100)
+	kind, inUse := recorder.Post(index, 7)
+	require.Zero(t, kind)
 	read, memory := recorder.Read(index, 5, 3, trace.Place{1, 2})
 	sync := recorder.Sync(index, trace.Place{3, 4})
 	room := recorder.Room(index, trace.Place{5, 6})
@@ -103,56 +108,127 @@ func TestItemsArriveInOrder(t *testing.T) {
 	recorder.End(read)
 }
 
-// TestUploads: the sender gets uploads in the order of the posts. They do not wake it, and their bytes are limited.
+// TestUploads: the sender gets uploads in the order of the posts, and copies of their bytes. Small ones do not wake it,
+// except for the first item, which starts the worker, and many together.
 func TestUploads(t *testing.T) {
 	index, b := open(t)
-	woken := make(chan struct{})
-	go func() {
-		b.Wait()
-		close(woken)
-	}()
-	sleeps(t, index)
-	data := []byte("bytes")
-	require.True(t, recorder.Upload(index, 7, data, trace.Place{1, 2}))
-	copy(data, "other")
-	select {
-	case <-woken:
-		t.Fatal("an upload has woken the sender")
-	case <-time.After(20 * time.Millisecond):
+	waits := func() chan struct{} {
+		woken := make(chan struct{})
+		go func() {
+			b.Wait()
+			close(woken)
+		}()
+		sleeps(t, index)
+		return woken
 	}
-	recorder.Post(index, 9)
+	upload := func(bytes int) {
+		kind, ticket, why := recorder.Upload(index, 7, make([]byte, bytes), trace.Place{})
+		require.Zero(t, kind, why)
+		require.Zero(t, ticket)
+	}
+	woken := waits()
+	data := []byte("bytes")
+	kind, ticket, _ := recorder.Upload(index, 7, data, trace.Place{1, 2})
+	require.Zero(t, kind)
+	require.Zero(t, ticket)
 	<-woken
+	copy(data, "other")
 	u := b.Take()
 	require.Nil(t, u.Trace)
+	require.Zero(t, u.Ticket)
+	require.Equal(t, runtime.RequestUpload, u.Request)
 	require.EqualValues(t, 7, u.Upload)
 	require.Equal(t, "bytes", string(u.Data))
+	require.Equal(t, uintptr(unsafe.Pointer(unsafe.SliceData(data))), u.Source)
 	require.Equal(t, trace.Place{1, 2}, u.At)
 	u.Release()
-	require.EqualValues(t, 9, b.Take().Trace.Key[0])
 
-	require.Equal(t, 64<<10, recorder.Limit) // core.SmallUpload
-	full := make([]byte, recorder.Limit)
-	require.False(t, recorder.Upload(index, 1, make([]byte, recorder.Limit+1), trace.Place{}))
-	require.False(t, recorder.Upload(index, 1, nil, trace.Place{}))
-	n := 0
-	for ; recorder.Upload(index, 1, full, trace.Place{}); n++ {
-		require.Less(t, n, 1000)
+	for what, wakes := range map[string]func(){
+		"a trace":         func() { recorder.Post(index, 9) },
+		"a medium one":    func() { upload(64<<10 + 1) },
+		"many small ones": func() { upload(64 << 10); upload(1<<20 - 64<<10 + 1) },
+		"and a small one": func() { upload(1); recorder.End(recorder.Sync(index, trace.Place{})) },
+		"a MiB, in sixteen": func() {
+			for range 16 {
+				upload(64 << 10)
+			}
+		},
+	} {
+		woken := waits()
+		upload(0)
+		upload(5)
+		select {
+		case <-woken:
+			t.Fatal("an upload has woken the sender")
+		case <-time.After(5 * time.Millisecond):
+		}
+		wakes()
+		select {
+		case <-woken:
+		case <-time.After(patience):
+			t.Fatalf("%s has not woken the sender", what)
+		}
+		for item := b.Take(); item != nil; item = b.Take() {
+			if item.Release != nil {
+				item.Release()
+			}
+		}
 	}
-	require.Equal(t, 4<<20, n*len(full))
-	b.Take().Release()
-	require.True(t, recorder.Upload(index, 1, full, trace.Place{}), "there is room again")
-	require.False(t, recorder.Upload(index, 1, full, trace.Place{}))
-	for item := b.Take(); item != nil; item = b.Take() {
-		item.Release()
+}
+
+// TestUploadsThatWait: the caller of an upload waits if it is large, or if the bytes of others are too many.
+func TestUploadsThatWait(t *testing.T) {
+	index, b := open(t)
+	take := func() *runtime.Item {
+		item := b.Take()
+		require.NotNil(t, item)
+		return item
 	}
+	large := make([]byte, runtime.CopyUploads+1)
+	kind, ticket, _ := recorder.Upload(index, 1, large, trace.Place{})
+	require.Equal(t, recorder.Pending, kind)
+	item := take()
+	require.Nil(t, item.Release, "the caller's bytes")
+	require.Equal(t, ticket, item.Ticket)
+	require.Equal(t, unsafe.SliceData(large), unsafe.SliceData(item.Data))
+	item.Answer(nil)
+	kind, _ = recorder.Wait(ticket, patience)
+	require.Zero(t, kind)
+
+	kind, _, readers := recorder.UploadShared(index, 2, runtime.UsedUploads)
+	require.Zero(t, kind)
+	shared := take()
+	require.Equal(t, &runtime.Shared{Block: 7, FD: 3, Size: runtime.UsedUploads, Offset: 16}, shared.Shared)
+	kind, ticket, _ = recorder.Upload(index, 1, []byte("x"), trace.Place{})
+	require.Equal(t, recorder.Pending, kind, "there is no room")
+	take().Answer(nil)
+	recorder.Wait(ticket, patience)
+	kind, ticket, others := recorder.UploadShared(index, 2, 5)
+	require.Equal(t, recorder.Pending, kind)
+	require.EqualValues(t, 1, readers())
+	shared.Release()
+	require.Zero(t, readers())
+	item = take()
+	item.Answer(nil)
+	recorder.Wait(ticket, patience)
+	require.EqualValues(t, 1, others(), "its answer says only that there is room")
+	item.Release()
+	require.Zero(t, others())
+	kind, _, _ = recorder.Upload(index, 1, []byte("x"), trace.Place{})
+	require.Zero(t, kind, "there is room again")
+	take().Release()
+	kind, _, readers = recorder.UploadShared(index, 2, 2*runtime.UsedUploads)
+	require.Zero(t, kind, "one is always taken")
+	take().Release()
+	require.Zero(t, readers())
 }
 
 func TestTheQueueGrows(t *testing.T) {
 	index, b := open(t)
 	const n = 1000
 	for i := range uint64(n) {
-		taken, _, _ := recorder.Post(index, i)
-		require.True(t, taken)
+		kind, _ := recorder.Post(index, i)
+		require.NotEqual(t, int32(runtime.KindRuntime), kind)
 		if i%3 == 2 { // the queue is not empty when it grows
 			require.EqualValues(t, i/3, b.Take().Trace.Key[0])
 		}
@@ -166,18 +242,36 @@ func TestTheQueueGrows(t *testing.T) {
 func TestAClosedMailboxTakesNothing(t *testing.T) {
 	index, b := open(t)
 	kept := recorder.Sync(index, trace.Place{})
-	b.Open(false)
-	taken, _, _ := recorder.Post(index, 1)
-	require.False(t, taken)
+	b.Close(errClosed)
+	kind, inUse := recorder.Post(index, 1)
+	require.EqualValues(t, runtime.KindLost, kind)
+	require.False(t, inUse())
 	require.Zero(t, recorder.Sync(index, trace.Place{}))
 	require.Zero(t, recorder.Room(index, trace.Place{}))
 	ticket, _ := recorder.Read(index, 1, 4, trace.Place{})
 	require.Zero(t, ticket)
-	require.False(t, recorder.Upload(index, 1, []byte("x"), trace.Place{}))
+	for _, bytes := range []int{1, runtime.CopyUploads + 1} {
+		kind, _, why := recorder.Upload(index, 1, make([]byte, bytes), trace.Place{})
+		require.EqualValues(t, runtime.KindLost, kind)
+		require.Equal(t, "it is lost", why)
+	}
+	kind, _, readers := recorder.UploadShared(index, 1, 5)
+	require.EqualValues(t, runtime.KindLost, kind)
+	require.Zero(t, readers())
 	require.Equal(t, kept, b.Take().Ticket, "items that were there stay")
 	require.Nil(t, b.Take())
-	require.Zero(t, recorder.Sync(mailboxes, trace.Place{}), "an index without a mailbox")
-	require.Equal(t, runtime.NewMailbox().Take(), mailbox.New(mailboxes).Take())
+	b.Open()
+	kind, _ = recorder.Post(index, 1)
+	require.NotEqual(t, int32(runtime.KindLost), kind)
+
+	_, err := mailbox.New(mailboxes)
+	require.ErrorContains(t, err, "at most 64 devices")
+	kind, _, why := recorder.Upload(mailboxes, 1, nil, trace.Place{})
+	require.EqualValues(t, runtime.KindRuntime, kind)
+	require.Equal(t, "mycelya:64 is not open.", why)
+	kind, _, readers = recorder.UploadShared(mailboxes, 1, 5)
+	require.EqualValues(t, runtime.KindRuntime, kind)
+	require.Zero(t, readers())
 }
 
 const mailboxes = 64 // MAILBOXES
@@ -185,8 +279,6 @@ const mailboxes = 64 // MAILBOXES
 func TestATicketEndsWithItsAnswer(t *testing.T) {
 	index, b := open(t)
 	ticket := recorder.Sync(index, trace.Place{})
-	require.True(t, recorder.IsTicket(ticket))
-	require.False(t, recorder.IsTicket(1<<40))
 	require.Equal(t, index, recorder.Device(ticket))
 	kind, _ := recorder.Wait(ticket, 0)
 	require.Equal(t, recorder.Pending, kind)
@@ -201,8 +293,9 @@ func TestATicketEndsWithItsAnswer(t *testing.T) {
 	require.EqualValues(t, runtime.KindValue, kind)
 	require.Equal(t, cabi.Cut(long, cabi.MaxText), text)
 
-	kind, _ = recorder.Wait(ticket, patience)
-	require.Equal(t, recorder.Ended, kind)
+	kind, text = recorder.Wait(ticket, patience)
+	require.EqualValues(t, runtime.KindRuntime, kind)
+	require.Contains(t, text, "does not exist")
 	require.Equal(t, recorder.Ended, recorder.Device(ticket))
 	next := recorder.Sync(index, trace.Place{}) // in the same slot
 	require.NotEqual(t, ticket, next)
@@ -210,24 +303,24 @@ func TestATicketEndsWithItsAnswer(t *testing.T) {
 	require.Equal(t, index, recorder.Device(next), "the end of an old ticket does not end the new one")
 	recorder.End(next)
 	b.Take().Answer(&runtime.Error{Text: "too late"}) // of an ended ticket: ignored
-	kind, _ = recorder.Wait(next, patience)
-	require.Equal(t, recorder.Ended, kind)
+	_, text = recorder.Wait(next, patience)
+	require.Contains(t, text, "does not exist")
 }
 
 func TestCredits(t *testing.T) {
 	index, b := open(t)
 	c := b.Credits()
 	c.Allowed.Store(2)
-	_, behind, _ := recorder.Post(index, 1)
-	require.False(t, behind)
+	kind, _ := recorder.Post(index, 1)
+	require.Zero(t, kind)
 	require.EqualValues(t, 1, c.OnWay.Load())
-	_, behind, _ = recorder.Post(index, 2)
-	require.True(t, behind)
+	kind, _ = recorder.Post(index, 2)
+	require.Equal(t, recorder.Pending, kind)
 	recorder.End(recorder.Sync(index, trace.Place{}))
 	require.EqualValues(t, 2, c.OnWay.Load(), "a request takes no credit")
 	c.OnWay.Store(0)
-	_, behind, _ = recorder.Post(index, 3)
-	require.False(t, behind)
+	kind, _ = recorder.Post(index, 3)
+	require.Zero(t, kind)
 }
 
 func TestAPostWakesTheSender(t *testing.T) {
@@ -269,6 +362,8 @@ func TestADozingSender(t *testing.T) {
 		go func() { b.Doze(d); up <- time.Since(begun) }()
 		return up
 	}
+	recorder.Post(index, 0) // the first item wakes it always
+	require.NotNil(t, b.Take())
 	for posted := false; !posted; { // the post may come too late for so short a time
 		up := doze(50 * time.Millisecond)
 		for ; len(up) == 0 && !posted; time.Sleep(time.Millisecond) {
@@ -296,8 +391,8 @@ func TestADozingSender(t *testing.T) {
 	up = doze(patience)
 	sleeps(t, index)
 	b.Credits().Allowed.Store(1)
-	_, behind, _ := recorder.Post(index, 3)
-	require.True(t, behind)
+	kind, _ := recorder.Post(index, 3)
+	require.Equal(t, recorder.Pending, kind)
 	<-up
 	b.Doze(patience) // returns: there is an item
 	b.Take()
@@ -375,6 +470,24 @@ func TestManyThreads(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// TestTicketsOfCalls: a call into Go may begin a wait too. Its waits are stalls only if it says so.
+func TestTicketsOfCalls(t *testing.T) {
+	index, b := open(t)
+	for _, stalls := range []bool{false, true} {
+		ticket, answer := b.Ticket(trace.Place{1, 2}, stalls)
+		require.Equal(t, index, recorder.Device(ticket))
+		kind, _ := recorder.Wait(ticket, 2*time.Millisecond)
+		require.Equal(t, recorder.Pending, kind)
+		answer(errClosed)
+		kind, why := recorder.Wait(ticket, patience)
+		require.EqualValues(t, runtime.KindLost, kind)
+		require.Equal(t, "it is lost", why)
+		counted := false
+		b.Stalls(func(trace.Place, uint64, time.Duration) { counted = true })
+		require.Equal(t, stalls, counted)
+	}
 }
 
 // BenchmarkPost is the time to post a trace and take it.

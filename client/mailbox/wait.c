@@ -3,9 +3,9 @@
 //
 // Wait slots: a request's ticket names a slot, in which the recorder thread waits for the answer.
 //
-// A ticket is 1 in the top bit, which Go's tickets do not have, then a serial number, then the slot's index in the low
-// SLOT_BITS bits. A slot is reused under another serial number, so an old ticket finds no slot.
-#include <string.h>
+// A ticket is a serial number, from 1 on, and then the slot's index in the low SLOT_BITS bits. A slot is reused under
+// another serial number, so an old ticket finds no slot.
+#include <stdio.h>
 #include <time.h>
 
 #include "internal.h"
@@ -15,6 +15,7 @@ typedef struct wait_slot {
   uint64_t ticket;  // the slot's index alone while the slot is free
   int32_t device;
   int32_t kind;    // MYC_PENDING until the request is answered
+  int32_t stalls;  // its waits are counted
   int32_t waited;  // a thread has begun to wait for the answer
   char* text;
   myc_origin at;
@@ -23,14 +24,11 @@ typedef struct wait_slot {
 
 enum { SLOT_BITS = 20 };
 static const uint64_t kSlotMask = (1 << SLOT_BITS) - 1;
-static const uint64_t kTicketBit = 1ull << 63;
 
 static pthread_mutex_t slots_lock = PTHREAD_MUTEX_INITIALIZER;  // guards the variables below and all slots
 static wait_slot** slots;
 static uint64_t n_slots, slots_capacity, serial;
 static wait_slot* free_slots;
-
-int32_t mailbox_is_ticket(uint64_t number) { return (number & kTicketBit) != 0; }
 
 // Adds a slot; NULL if memory is short or there are 2^SLOT_BITS slots.
 static wait_slot* new_slot(void) {
@@ -49,7 +47,7 @@ static wait_slot* new_slot(void) {
   return s;
 }
 
-uint64_t wait_slot_reserve(int32_t device, myc_origin at) {
+uint64_t mailbox_ticket(int32_t device, myc_origin at, int32_t stalls) {
   pthread_mutex_lock(&slots_lock);
   wait_slot* s = free_slots;
   if (s != NULL) {
@@ -59,10 +57,11 @@ uint64_t wait_slot_reserve(int32_t device, myc_origin at) {
   }
   uint64_t ticket = 0;
   if (s != NULL) {
-    ticket = kTicketBit | (++serial << SLOT_BITS & ~kTicketBit) | (s->ticket & kSlotMask);
+    ticket = ++serial << SLOT_BITS | (s->ticket & kSlotMask);
     s->ticket = ticket;
     s->device = device;
     s->kind = MYC_PENDING;
+    s->stalls = stalls;
     s->waited = 0;
     s->at = at;
   }
@@ -151,12 +150,14 @@ static int64_t wait_in(wait_slot* s, int32_t timeout_ms, int poll) {
   return now() - start;
 }
 
-int32_t mailbox_wait(uint64_t ticket, int32_t timeout_ms, myc_error* error) {
+int32_t myc_wait(uint64_t ticket, int32_t timeout_ms, myc_error* error) {
   pthread_mutex_lock(&slots_lock);
   wait_slot* s = slot_of(ticket);
   if (s == NULL) {
     pthread_mutex_unlock(&slots_lock);
-    return MAILBOX_ENDED;
+    char text[64];
+    snprintf(text, sizeof text, "BUG: ticket %llu does not exist.", (unsigned long long)ticket);
+    return mailbox_fail(error, MYC_E_RUNTIME, text);
   }
   mailbox* b = mailbox_of(s->device);
   const myc_origin at = s->at;
@@ -167,16 +168,12 @@ int32_t mailbox_wait(uint64_t ticket, int32_t timeout_ms, myc_error* error) {
     s->waited = 1;
     waited = wait_in(s, timeout_ms, first && __atomic_load_n(&mailbox_credits_of(b)->hurry, __ATOMIC_RELAXED) != 0);
   }
-  const int32_t kind = s->kind;
+  const int32_t kind = s->kind, stalls = s->stalls;
   if (kind != MYC_PENDING) {
-    if (kind != MYC_OK) {
-      error->kind = kind;
-      strncpy(error->text, s->text == NULL ? "" : s->text, sizeof error->text - 1);
-      error->text[sizeof error->text - 1] = 0;
-    }
+    if (kind != MYC_OK) mailbox_fail(error, kind, s->text == NULL ? "" : s->text);
     release(s);
   }
   pthread_mutex_unlock(&slots_lock);
-  if (waited != 0) mailbox_note_stall(b, at, first, waited);
+  if (waited != 0 && stalls) mailbox_note_stall(b, at, first, waited);
   return kind;
 }

@@ -9,7 +9,7 @@ import "github.com/mycelya/mycelya/proto/transport"
 type Action interface{ action() }
 
 type (
-	// Start begins the sender, which starts the worker and then asks for Next.
+	// Start starts the worker. WorkerStarted or WorkerLost follows.
 	Start struct{}
 
 	// Wake says that the sender, which may have found no submission, now finds one.

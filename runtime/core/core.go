@@ -45,7 +45,7 @@ const (
 type State struct {
 	explain Explain
 	phase   phase
-	started bool
+	started bool  // the sender was told to start the worker
 	why     error // why the session has ended
 
 	seq       uint64 // of the last frame
@@ -53,7 +53,7 @@ type State struct {
 	current   Event  // the submission that the sender works on: a *TraceClosed or an Upload; nil: none
 	sharing   bool   // current's frame is the Share of its block
 	sinceRead int    // traces with a program since the last read; from neverRead on if there was none
-	awake     bool   // the sender asks for Next until there is nothing: it was started or woken
+	awake     bool   // the sender asks for Next until there is nothing; it is awake at first
 	pressing  int    // submissions in the queue that are no small uploads
 	small     uint64 // bytes of the small uploads in the queue
 
@@ -97,6 +97,7 @@ type ticket struct {
 // New returns the state of a session without a worker.
 func New(explain Explain) *State {
 	return &State{explain: explain, programs: map[uint32]struct{}{}, calls: map[uint64]Ref{}, tickets: map[Ref]*ticket{},
+		awake: true,
 		asked: map[uint64]*ticket{}, blocks: map[uint64]struct{}{}, reading: map[uint64]Upload{}, steps: newFailedSteps(),
 		credits: credits{allowed: MaxCalls}, sinceRead: neverRead, guesses: newGuesses()}
 }
@@ -104,8 +105,8 @@ func New(explain Explain) *State {
 // Gone is the reason for the session's end; nil while it has not ended.
 func (s *State) Gone() error { return s.why }
 
-// Started says whether a Start has been returned, so that the loop has a sender.
-func (s *State) Started() bool { return s.started }
+// Started says whether anything was submitted, so that the session has a worker, or had one.
+func (s *State) Started() bool { return s.started || s.phase == starting }
 
 // Waiting is the call or the ticket that the answer with this sequence number is for; nil if there is none.
 func (s *State) Waiting(seq uint64) Ref {

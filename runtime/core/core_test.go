@@ -18,7 +18,8 @@ import (
 // started is a core whose worker runs.
 func started(t testing.TB, blocks int) *State {
 	s := New(explainInTest)
-	require.Equal(t, []Action{Start{}}, s.Step(Mark{"first"}, nil))
+	require.Empty(t, s.Step(Mark{"first"}, nil), "the sender is awake at first")
+	require.Equal(t, []Action{Start{}}, s.Step(Next{}, nil))
 	require.Empty(t, s.Step(Next{}, nil), "nothing is sent before the worker runs")
 	require.Empty(t, s.Step(WorkerStarted{MaxBlocks: blocks}, nil))
 	require.Equal(t, []Action{Complete{"first", nil}}, s.Step(Next{}, nil))

@@ -195,7 +195,7 @@ func (s *simulation) endFill() {
 // senderGoesOn is one step of the sender.
 func (s *simulation) senderGoesOn() {
 	switch {
-	case s.starts == 0 || s.exited:
+	case s.exited:
 	case s.restarting:
 		s.restarting = false
 		if s.IntN(8) == 0 {
@@ -204,7 +204,7 @@ func (s *simulation) senderGoesOn() {
 		}
 		s.poison, s.exists, s.halted = map[uint64]*proto.Status{}, map[uint64]bool{}, nil
 		s.step(WorkerStarted{MaxBlocks: s.IntN(3)})
-	case s.state.phase == starting && !s.orphaned:
+	case s.starts == 1 && s.state.phase == starting && !s.orphaned:
 		s.step(WorkerStarted{MaxBlocks: s.IntN(3)})
 	case s.prepare != nil:
 		s.prepared()

@@ -18,6 +18,10 @@ func (s *State) next(out []Action) []Action {
 		return append(out, Exit{})
 	}
 	n := len(out)
+	if s.phase == starting && !s.started {
+		s.started, s.awake = true, true
+		return append(out, Start{})
+	}
 	if s.history.stage == orphaned {
 		s.history.stage, s.awake = restarting, true
 		return append(out, Restart{})

@@ -30,8 +30,8 @@ func (q *queue) pop() Event {
 	return ev
 }
 
-// submit puts a submission into the queue. The first one starts the worker. A small upload does not wake the sender: it
-// is sent with the submission that uses it.
+// submit puts a submission into the queue. The first one has the sender start the worker. A small upload does not wake
+// the sender: it is sent with the submission that uses it.
 func (s *State) submit(ev Event, out []Action) []Action {
 	s.queue.push(ev)
 	if small(ev) {
@@ -41,8 +41,7 @@ func (s *State) submit(ev Event, out []Action) []Action {
 	}
 	switch {
 	case s.phase == idle:
-		s.phase, s.started, s.awake = starting, true, true
-		return append(out, Start{})
+		s.phase = starting
 	case !s.pressed():
 		return out
 	}

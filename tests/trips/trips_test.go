@@ -74,7 +74,7 @@ func build(t *testing.T, pkg string) string {
 // client is a session with a machine.
 type client struct {
 	*testing.T
-	rt    *runtime.Runtime
+	rt    *runtime.Local
 	names *capture.Table
 }
 
@@ -82,7 +82,7 @@ type client struct {
 func open(t *testing.T, p provider.Provider, of provider.Spec) *client {
 	c := &client{T: t, names: capture.NewTable()}
 	provide := func(runtime.Paths) (provider.Provider, error) { return p, nil }
-	c.rt = runtime.New(c.names, provide, func(int32) runtime.Mailbox { return runtime.NewMailbox() })
+	c.rt = runtime.NewLocal(c.names, provide)
 	paths := runtime.Paths{Request: provider.Request{Spec: of}}
 	require.NoError(t, c.rt.Open(0, paths, []string{"MYCELYA_LOG=error"}))
 	t.Cleanup(func() { c.rt.Close(0) })

@@ -49,7 +49,7 @@ func (w *there) Wait(ctx context.Context) (provider.Exit, error) {
 func open(w *there) (*training, error) {
 	names := capture.NewTable()
 	provide := func(runtime.Paths) (provider.Provider, error) { return w, nil }
-	rt := runtime.New(names, provide, func(int32) runtime.Mailbox { return runtime.NewMailbox() })
+	rt := runtime.NewLocal(names, provide)
 	t := &training{rt: rt, names: names}
 	if err := rt.Open(0, runtime.Paths{}, []string{"MYCELYA_LOG=error"}); err != nil {
 		return nil, err

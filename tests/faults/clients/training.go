@@ -55,7 +55,7 @@ const (
 
 // training trains on device 0 of a runtime.
 type training struct {
-	rt    *runtime.Runtime
+	rt    *runtime.Local
 	names *capture.Table
 	last  uint64   // the last id of a storage
 	held  []uint64 // storages that are not free

@@ -34,7 +34,7 @@ const (
 type client struct {
 	r      *rand.Rand
 	names  *capture.Table
-	rt     *runtime.Runtime
+	rt     *runtime.Local
 	worker *liar
 	wait   time.Duration // for an answer
 
@@ -67,7 +67,7 @@ func newClient(r *rand.Rand, worker *liar) (*client, error) {
 		c.wait = longPatience
 	}
 	provide := func(runtime.Paths) (provider.Provider, error) { return worker, nil }
-	c.rt = runtime.New(names, provide, func(int32) runtime.Mailbox { return runtime.NewMailbox() })
+	c.rt = runtime.NewLocal(names, provide)
 	for _, n := range r.Perm(length / 2) {
 		c.lengths = append(c.lengths, 2*(n+1))
 	}
