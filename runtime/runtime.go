@@ -17,6 +17,7 @@ import (
 	"github.com/mycelya/mycelya/runtime/core"
 	"github.com/mycelya/mycelya/runtime/dump"
 	"github.com/mycelya/mycelya/runtime/provider"
+	"github.com/mycelya/mycelya/runtime/provider/process"
 	"github.com/mycelya/mycelya/trace"
 )
 
@@ -73,7 +74,8 @@ func (r *Runtime) Open(index int32, paths Paths, environment []string) error {
 	}
 	box, err := r.mailbox(index)
 	if err != nil {
-		return &Error{Kind: KindRuntime, Text: fmt.Sprintf("mycelya:%d cannot be opened: %v.", index, err)}
+		return &Error{Kind: KindRuntime, Text: fmt.Sprintf("mycelya:%d cannot be opened: %v. %s", index, err,
+			process.Advice(err, "Please report this."))}
 	}
 	s, err := newSession(int(index), paths, r.settings, r.frontend, &r.metrics, &r.profile, p, box, &r.tickets)
 	if err != nil {
