@@ -13,7 +13,7 @@ import (
 // wire. In a column of names "-" means that the row has none; an empty cell fails the test.
 
 // ABIVersion is MYCELYA_ABI_VERSION. Both ends compare it when a library is loaded. A change of csrc/abi raises it.
-const ABIVersion = 22
+const ABIVersion = 23
 
 // None is the cell of a row that has no such name.
 const None = "-"
@@ -127,28 +127,27 @@ type ArgKind struct {
 	IR      string // constant ir.Arg<IR>; "-" if the graph has a value of a node in its place
 	Text    string // in messages: "argument self takes int, not <Text>"
 	Prefix  string // in IR text, before a colon
-	Proto   string // field of proto.Arg, whose number is Number-1
 	Head    Head
 	Payload Payload
 }
 
 // ArgKinds has one row for each kind of argument, in the order of their numbers. Number 1 begins a record.
 var ArgKinds = []ArgKind{
-	{"NONE", 2, "None", "None", "none", None, "none", HeadNothing, PayloadNothing},
-	{"TENSOR", 3, "Tensor", "Value", "a tensor", None, "tensor", HeadTensor, PayloadTensor},
-	{"NUMBER", 4, "Number", None, "a number", None, "number", HeadNumber, PayloadParam},
-	{"SCALAR", 5, "Scalar", None, "a 0-dim tensor", None, "scalar", HeadDType, PayloadParam},
-	{"SIZE", 6, "Size", "Dim", "a size", "dim", "size", HeadNothing, PayloadParam},
-	{"INT", 7, "Int", "Int", "an int", None, "int", HeadNothing, PayloadWord},
-	{"FLOAT", 8, "Float", "Float", "a float", None, "float", HeadNothing, PayloadWord},
-	{"BOOL", 9, "Bool", "Bool", "a bool", None, "bool", HeadBool, PayloadHead},
-	{"DTYPE", 10, "DType", "DType", "a dtype", None, "dtype", HeadDType, PayloadHead},
-	{"LAYOUT", 11, "Layout", "Layout", "a layout", "layout", "layout", HeadByte, PayloadHead},
-	{"DEVICE", 12, "Device", "Device", "a device", "device", "device", HeadByte, PayloadHead},
-	{"MEMFMT", 13, "MemFmt", "MemFmt", "a memory format", "memfmt", "memory_format", HeadByte, PayloadHead},
-	{"STR", 14, "Str", "Str", "a string", None, "str", HeadLength, PayloadText},
-	{"GEN", 15, "Gen", "Gen", "a generator", "gen", "generator", HeadNothing, PayloadParam},
-	{"LIST", 16, "List", "List", "a list", None, "list", HeadList, PayloadItems},
+	{"NONE", 2, "None", "None", "none", None, HeadNothing, PayloadNothing},
+	{"TENSOR", 3, "Tensor", "Value", "a tensor", None, HeadTensor, PayloadTensor},
+	{"NUMBER", 4, "Number", None, "a number", None, HeadNumber, PayloadParam},
+	{"SCALAR", 5, "Scalar", None, "a 0-dim tensor", None, HeadDType, PayloadParam},
+	{"SIZE", 6, "Size", "Dim", "a size", "dim", HeadNothing, PayloadParam},
+	{"INT", 7, "Int", "Int", "an int", None, HeadNothing, PayloadWord},
+	{"FLOAT", 8, "Float", "Float", "a float", None, HeadNothing, PayloadWord},
+	{"BOOL", 9, "Bool", "Bool", "a bool", None, HeadBool, PayloadHead},
+	{"DTYPE", 10, "DType", "DType", "a dtype", None, HeadDType, PayloadHead},
+	{"LAYOUT", 11, "Layout", "Layout", "a layout", "layout", HeadByte, PayloadHead},
+	{"DEVICE", 12, "Device", "Device", "a device", "device", HeadByte, PayloadHead},
+	{"MEMFMT", 13, "MemFmt", "MemFmt", "a memory format", "memfmt", HeadByte, PayloadHead},
+	{"STR", 14, "Str", "Str", "a string", None, HeadLength, PayloadText},
+	{"GEN", 15, "Gen", "Gen", "a generator", "gen", HeadNothing, PayloadParam},
+	{"LIST", 16, "List", "List", "a list", None, HeadList, PayloadItems},
 }
 
 // RecordTag is MYC_W_RECORD: the tag of the head of a record.
@@ -158,7 +157,7 @@ const RecordTag = 1
 type NumberKind struct {
 	Word   string // MYC_N_<Word>
 	Number uint8
-	Go     string // constants catalogue.Number<Go> and proto.Number<Go>
+	Go     string // constant catalogue.Number<Go>
 	DType  string // Name of the dtype of its value
 	Params int    // parameters that hold it
 }
@@ -175,7 +174,7 @@ var NumberKinds = []NumberKind{
 type ListKind struct {
 	Word   string // MYC_L_<Word>
 	Number uint8
-	Go     string   // constants catalogue.List<Go>, ir.List<Go> and proto.List<Go>
+	Go     string   // constants catalogue.List<Go> and ir.List<Go>
 	Name   string   // in IR text
 	Items  []string // Words of the argument kinds that an item of it may be
 }
@@ -240,7 +239,7 @@ var DimClasses = []Flag{
 	{"OTHER", 2, "Other", "it is a parameter"},
 }
 
-// Steps are the kinds MYC_S_* of steps of a program: catalogue.Step<Go>. The number is that of the field of proto.Step.
+// Steps are the kinds MYC_S_* of steps of a program: catalogue.Step<Go>.
 var Steps = []Flag{
 	{"CALL", 1, "Call", "calls an operator of PyTorch"},
 	{"COPY", 2, "Copy", "copies a tensor, element by element"},

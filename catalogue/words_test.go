@@ -73,7 +73,7 @@ func TestNamesAreUnique(t *testing.T) {
 	for _, column := range []func(ArgKind) string{
 		func(a ArgKind) string { return a.Word }, func(a ArgKind) string { return a.Tag },
 		func(a ArgKind) string { return a.IR }, func(a ArgKind) string { return a.Text },
-		func(a ArgKind) string { return a.Prefix }, func(a ArgKind) string { return a.Proto },
+		func(a ArgKind) string { return a.Prefix },
 	} {
 		different(t, ArgKinds, column)
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/mycelya/mycelya/fusion"
 	"github.com/mycelya/mycelya/ir"
-	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/program"
 )
 
 // Options holds the facts that a graph does not contain.
@@ -32,15 +32,14 @@ type Options struct {
 
 // Compiled is a program, with the data that is needed to fill in a call.
 type Compiled struct {
-	Program    *proto.Program
-	Slots      []uint32    // trace parameter slot of each of the program's first parameters
-	Derived    []Derived   // the parameters after those, computed from trace parameters
-	Inputs     []uint32    // binding slot of each program input
-	Outputs    []uint32    // binding slot of each program output
-	StepRecord []int32     // trace record of each step, -1 if none
-	Requires   []Require   // equalities that the sizes of a trace must fulfil
-	Numbers    []ir.Number // numbers that a trace must have
-	Unfused    []Unfused   // groups that run as operators, at least in part
+	Program  *program.Program
+	Slots    []uint32    // trace parameter slot of each of the program's parameters, or Computed
+	Derived  []Derived   // the parameters that are computed from trace parameters, in order
+	Inputs   []uint32    // binding slot of each program input
+	Outputs  []uint32    // binding slot of each program output
+	Requires []Require   // equalities that the sizes of a trace must fulfil
+	Numbers  []ir.Number // numbers that a trace must have
+	Unfused  []Unfused   // groups that run as operators, at least in part
 }
 
 // Compile makes the program of a verified graph. An error is a mistake of an earlier stage, or a use of memory that no
@@ -84,19 +83,20 @@ func (p *planner) emitNode(id ir.NodeID) error {
 
 // Params returns the parameter words of a call from those of its trace.
 func (c *Compiled) Params(trace []uint64) ([]uint64, error) {
-	out := make([]uint64, 0, len(c.Slots)+len(c.Derived))
-	for _, s := range c.Slots {
+	out, derived := make([]uint64, len(c.Slots)), c.Derived
+	for i, s := range c.Slots {
+		if s == Computed {
+			v, err := derived[0].Bytes(trace)
+			if err != nil {
+				return nil, err
+			}
+			out[i], derived = v, derived[1:]
+			continue
+		}
 		if int(s) >= len(trace) {
 			return nil, fmt.Errorf("the program needs parameter %d of %d", s, len(trace))
 		}
-		out = append(out, trace[s])
-	}
-	for i := range c.Derived {
-		v, err := c.Derived[i].Bytes(trace)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, v)
+		out[i] = trace[s]
 	}
 	return out, nil
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/mycelya/mycelya/codegen"
 	"github.com/mycelya/mycelya/ir"
-	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/tests/golden"
 )
 
@@ -33,9 +33,7 @@ func TestPlan(t *testing.T) {
 		}
 		got, err := codegen.Compile(g, o)
 		require.NoError(t, err)
-		got.Program.Key = make([]byte, proto.KeyBytes)
-		require.NoError(t, proto.Validate(got.Program))
-		require.Len(t, got.StepRecord, len(got.Program.Steps))
+		require.NoError(t, got.Program.Validate())
 		c.Check("plan", got.Text())
 		params, err := got.FirstSeen(g)
 		require.NoError(t, err)
@@ -84,10 +82,12 @@ func TestDerived(t *testing.T) {
 }
 
 func TestParams(t *testing.T) {
-	c := &codegen.Compiled{Slots: []uint32{3, 0}, Derived: []codegen.Derived{{ItemSize: 4, Sizes: []ir.Dim{ir.SymDim(1)}}}}
+	c := &codegen.Compiled{
+		Slots: []uint32{3, codegen.Computed, 0}, Derived: []codegen.Derived{{ItemSize: 4, Sizes: []ir.Dim{ir.SymDim(1)}}},
+	}
 	got, err := c.Params([]uint64{10, 11, 12, 13})
 	require.NoError(t, err)
-	require.Equal(t, []uint64{13, 10, 44}, got)
+	require.Equal(t, []uint64{13, 44, 10}, got)
 	_, err = c.Params([]uint64{1, 2, 3})
 	require.EqualError(t, err, "the program needs parameter 3 of 3")
 }
@@ -157,10 +157,10 @@ func TestWindowsOfOneBuffer(t *testing.T) {
 	require.NoError(t, ir.Verify(g))
 	c, err := codegen.Compile(g, codegen.Options{})
 	require.NoError(t, err)
-	offsets := map[uint64]int{}
+	offsets := map[program.Dim]int{}
 	for _, w := range c.Program.Tensors {
 		if w.Buffer == c.Program.Inputs[0] {
-			offsets[w.GetOffset().GetConst()]++
+			offsets[w.Offset]++
 		}
 	}
 	require.Len(t, offsets, windows)

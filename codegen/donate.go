@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/mycelya/mycelya/ir"
-	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/program"
 )
 
 // donate computes an elementwise node over an operand that ends here, if there is one: the operand's buffer becomes the
@@ -49,14 +49,14 @@ func (p *planner) donate(id ir.NodeID) (bool, error) {
 		if name == "" {
 			continue
 		}
-		c := &proto.CallOp{Op: name, Args: make([]*proto.Arg, len(over))}
+		c := &program.Call{Op: name, Args: make([]program.Arg, len(over))}
 		for j, a := range over {
 			var err error
 			if c.Args[j], err = p.arg(a, nil); err != nil {
 				return false, err
 			}
 		}
-		p.emit(&proto.Step{Kind: &proto.Step_Call{Call: c}})
+		p.emit(c)
 		p.take(v, n.First)
 		return true, nil
 	}

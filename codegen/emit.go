@@ -8,7 +8,7 @@ import (
 
 	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
-	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/program"
 )
 
 // node emits the steps of one node.
@@ -89,7 +89,7 @@ func (p *planner) empty(n *ir.Node) {
 	}
 	b := p.newBuffer()
 	bytes := p.params.bytes(p.g, p.g.Types[n.First])
-	p.emit(&proto.Step{Kind: &proto.Step_Alloc{Alloc: &proto.Alloc{Buffer: uint32(b), Bytes: bytes}}})
+	p.emit(&program.Alloc{Buffer: uint32(b), Bytes: bytes})
 	p.put(n.First, place{buffer: b, full: true})
 }
 
@@ -158,8 +158,8 @@ func (p *planner) patch(to place, with ir.ValueID) error {
 	if err != nil {
 		return err
 	}
-	args := []*proto.Arg{p.args[dst], number, {Kind: &proto.Arg_Bool{}}}
-	p.emit(&proto.Step{Kind: &proto.Step_Call{Call: &proto.CallOp{Op: "aten::copy_", Args: args, Results: nil}}})
+	args := []program.Arg{program.Window(dst), number, {Tag: catalogue.TagBool}}
+	p.emit(&program.Call{Op: "aten::copy_", Args: args, Results: nil})
 	return nil
 }
 
@@ -209,7 +209,7 @@ func (p *planner) resize(id ir.NodeID) error {
 		bytes := ir.Type{DType: ir.U8, Dims: p.g.Types[old].Dims}
 		p.copy(p.tensor(place{buffer: to}, bytes), p.tensor(window, p.g.Types[old]))
 	}
-	p.emit(&proto.Step{Kind: &proto.Step_Resize{Resize: &proto.Resize{Buffer: uint32(to), Bytes: bytes}}})
+	p.emit(&program.Resize{Buffer: uint32(to), Bytes: bytes})
 	p.put(n.First, place{buffer: to, full: true})
 	return nil
 }
@@ -246,14 +246,14 @@ func (p *planner) call(id ir.NodeID, name string, args []ir.Arg) error {
 	if err != nil {
 		return err
 	}
-	c := &proto.CallOp{Op: name, Args: make([]*proto.Arg, len(args)), Flags: uint32(n.Flags)}
+	c := &program.Call{Op: name, Args: make([]program.Arg, len(args)), Flags: uint8(n.Flags)}
 	for i, a := range args {
 		if c.Args[i], err = p.arg(a, targets); err != nil {
 			return fmt.Errorf("argument %d: %w", i, err)
 		}
 	}
 	p.results(id, c)
-	p.emit(&proto.Step{Kind: &proto.Step_Call{Call: c}})
+	p.emit(c)
 	p.afterWrites(id, targets)
 	for _, root := range order {
 		targets[root] = unwritten
@@ -276,7 +276,7 @@ func (p *planner) noTargets() []place {
 }
 
 // results gives buffers to the fresh results of a call that have users.
-func (p *planner) results(id ir.NodeID, c *proto.CallOp) {
+func (p *planner) results(id ir.NodeID, c *program.Call) {
 	n := &p.g.Nodes[id]
 	fresh := n.First + ir.ValueID(p.g.NumFresh(id))
 	for v := n.First; v < fresh; v++ {
@@ -321,7 +321,7 @@ func (p *planner) afterWrites(id ir.NodeID, targets []place) {
 }
 
 // arg returns an argument in the form of a program. targets has the places of the roots that the call writes.
-func (p *planner) arg(a ir.Arg, targets []place) (*proto.Arg, error) {
+func (p *planner) arg(a ir.Arg, targets []place) (program.Arg, error) {
 	switch a.Kind {
 	case ir.ArgValue:
 		return p.valueArg(ir.ValueID(a.V), targets)
@@ -329,64 +329,52 @@ func (p *planner) arg(a ir.Arg, targets []place) (*proto.Arg, error) {
 		d := p.g.Find(ir.Dim(a.V))
 		if s, ok := d.Sym(); ok {
 			if p.g.Syms[s].Quotient != nil {
-				return nil, fmt.Errorf("an operator is given a size that no parameter holds")
+				return program.Arg{}, fmt.Errorf("an operator is given a size that no parameter holds")
 			}
-			return &proto.Arg{Kind: &proto.Arg_Size{Size: p.params.word(p.g.Syms[s].Slot)}}, nil
+			return program.Arg{Tag: catalogue.TagSize, Value: uint64(p.params.word(p.g.Syms[s].Slot))}, nil
 		}
-		return &proto.Arg{Kind: &proto.Arg_Int{Int: int64(d)}}, nil
+		return program.Int(int64(d)), nil
 	case ir.ArgStr:
-		return &proto.Arg{Kind: &proto.Arg_Str{Str: p.g.Strings[a.V]}}, nil
+		return program.Arg{Tag: catalogue.TagStr, Text: p.g.Strings[a.V]}, nil
 	case ir.ArgGen:
-		return &proto.Arg{Kind: &proto.Arg_Generator{Generator: p.params.word(uint32(a.V))}}, nil
+		return program.Arg{Tag: catalogue.TagGen, Value: uint64(p.params.word(uint32(a.V)))}, nil
 	case ir.ArgList:
-		list := &proto.Arg_List{Kind: uint32(a.Sub), Items: make([]*proto.Arg, 0, len(p.g.List(a)))}
+		items := make([]program.Arg, len(p.g.List(a)))
 		for i, item := range p.g.List(a) {
-			x, err := p.arg(item, targets)
-			if err != nil {
-				return nil, fmt.Errorf("item %d: %w", i, err)
+			var err error
+			if items[i], err = p.arg(item, targets); err != nil {
+				return program.Arg{}, fmt.Errorf("item %d: %w", i, err)
 			}
-			list.Items = append(list.Items, x)
 		}
-		return &proto.Arg{Kind: &proto.Arg_List_{List: list}}, nil
+		return program.List(uint8(a.Sub), items...), nil
 	}
-	return proto.NewArg(proto.Flat{Tag: uint64(a.Kind), Value: uint64(a.V)}), nil // a literal
+	return program.Arg{Tag: uint8(a.Kind), Value: uint64(a.V)}, nil // a literal
 }
 
 // number is a Python number, or the element of a 0-dim tensor, that a parameter slot holds.
-func (p *planner) number(op ir.Op, slot uint32, d ir.DType) (*proto.Arg, error) {
+func (p *planner) number(op ir.Op, slot uint32, d ir.DType) (program.Arg, error) {
 	word := p.params.words(slot, d == ir.C128)
 	if op == ir.OpScalar {
-		return &proto.Arg{Kind: &proto.Arg_Scalar_{Scalar: &proto.Arg_Scalar{Dtype: uint32(d), Param: word}}}, nil
+		return program.Scalar(uint8(d), word), nil
 	}
 	kind, ok := numbers[d]
 	if !ok {
-		return nil, fmt.Errorf("a Python number of dtype %s", d)
+		return program.Arg{}, fmt.Errorf("a Python number of dtype %s", d)
 	}
-	for int(word) >= len(p.numbers) {
-		p.numbers = append(p.numbers, nil)
-	}
-	if a := p.numbers[word]; a != nil && a.GetNumber().Kind == kind {
-		return a, nil
-	}
-	all := p.slabs.numbers.one()
-	all.number.Kind, all.number.Param = kind, word
-	all.kind.Number = &all.number
-	all.arg.Kind = &all.kind
-	p.numbers[word] = &all.arg
-	return &all.arg, nil
+	return program.Number(kind, word), nil
 }
 
 // numbers has the kinds of Python numbers by their dtype.
-var numbers = func() map[ir.DType]uint32 {
-	kinds := map[ir.DType]uint32{}
+var numbers = func() map[ir.DType]uint8 {
+	kinds := map[ir.DType]uint8{}
 	for _, n := range catalogue.NumberKinds {
 		d, _ := ir.ParseDType(n.DType)
-		kinds[d] = uint32(n.Number)
+		kinds[d] = uint8(n.Number)
 	}
 	return kinds
 }()
 
-func (p *planner) valueArg(v ir.ValueID, targets []place) (*proto.Arg, error) {
+func (p *planner) valueArg(v ir.ValueID, targets []place) (program.Arg, error) {
 	n, t := &p.g.Nodes[p.g.Def[v]], p.g.Types[v]
 	switch n.Op {
 	case ir.OpConst:
@@ -402,11 +390,11 @@ func (p *planner) valueArg(v ir.ValueID, targets []place) (*proto.Arg, error) {
 	if at == unwritten {
 		var err error
 		if at, err = p.locate(v); err != nil {
-			return nil, err
+			return program.Arg{}, err
 		}
 	} else if v != root {
 		at.offset, _ = p.shift(root, at, n.Offset, t.DType)
 	}
 	p.touched = append(p.touched, at.buffer)
-	return p.args[p.tensor(at, t)], nil
+	return program.Window(p.tensor(at, t)), nil
 }

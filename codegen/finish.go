@@ -65,11 +65,10 @@ func (p *planner) outputs() error {
 func (p *planner) storable(v ir.ValueID, at place) bool { return p.u.root[v] == v && at.full }
 
 func (p *planner) finish() *Compiled {
-	p.params.finish()
 	c := p.out
 	c.Slots, c.Derived = p.params.slots, p.params.derived
 	c.Requires, c.Numbers = requires(p.g), p.g.Numbers
-	c.Program.Params = uint32(len(c.Slots) + len(c.Derived))
+	c.Program.Params = uint32(len(c.Slots))
 	c.Program.Buffers = uint32(len(p.buffers))
 	p.failure()
 	return c

@@ -9,7 +9,7 @@ import (
 
 	"github.com/mycelya/mycelya/fusion"
 	"github.com/mycelya/mycelya/ir"
-	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/program"
 )
 
 // A group is emitted as its operators, and in front of them as kernels that leave the same buffers and contents behind.
@@ -129,13 +129,13 @@ func (f *group) kernels(first, buffers int) refused {
 		}
 	}
 	for _, op := range p.together(coded) {
-		steps = append(steps, &proto.Step{Kind: &proto.Step_Kernel{Kernel: op}})
+		steps = append(steps, op)
 	}
 	for _, buffer := range f.made {
-		steps = append(steps, p.free(buffer))
+		steps = append(steps, &program.Free{Buffer: uint32(buffer)})
 	}
 	for _, b := range freed {
-		steps = append(steps, p.free(b))
+		steps = append(steps, &program.Free{Buffer: uint32(b)})
 	}
 	f.insert(first, steps, plain)
 	return ""
@@ -177,51 +177,39 @@ func (f *group) code(made map[int]bool) ([]coded, refused) {
 }
 
 // insert puts the steps of the kernels in front of the plain ones, which begin at step first.
-func (f *group) insert(first int, steps, plain []*proto.Step) {
+func (f *group) insert(first int, steps, plain []program.Step) {
 	p := f.p
-	record := p.g.Nodes[f.Nodes[len(f.Nodes)-1]].Record
-	fused := &proto.Fused{Kernels: uint32(len(steps)), Plain: uint32(len(plain))}
-	records := slices.Clone(p.out.StepRecord[first:])
-	all := append(p.out.Program.Steps[:first], &proto.Step{Kind: &proto.Step_Fused{Fused: fused}})
-	p.out.Program.Steps = append(append(all, steps...), plain...)
-	p.out.StepRecord = p.out.StepRecord[:first]
-	for range len(steps) + 1 {
-		p.out.StepRecord = append(p.out.StepRecord, record)
-	}
-	p.out.StepRecord = append(p.out.StepRecord, records...)
-}
-
-func (p *planner) free(buffer int) *proto.Step {
-	all := p.slabs.frees.one()
-	all.free.Buffer = uint32(buffer)
-	all.kind.Free = &all.free
-	all.step.Kind = &all.kind
-	return &all.step
+	out := p.out.Program
+	record := uint32(p.g.Nodes[f.Nodes[len(f.Nodes)-1]].Record + 1)
+	fused := &program.Fused{Kernels: uint32(len(steps)), Plain: uint32(len(plain))}
+	out.Steps = append(append(append(out.Steps[:first], fused), steps...), plain...)
+	own := slices.Repeat([]uint32{record}, len(steps)+1)
+	out.Records = slices.Insert(out.Records, first, own...)
 }
 
 // effect returns the buffers that the operators make and leave, none of which a kernel has made yet, and the older ones
 // that they free.
-func (f *group) effect(plain []*proto.Step, buffers int) (made map[int]bool, freed []int, why refused) {
+func (f *group) effect(plain []program.Step, buffers int) (made map[int]bool, freed []int, why refused) {
 	made = map[int]bool{}
 	for _, s := range plain {
-		switch k := s.Kind.(type) {
-		case *proto.Step_Call:
-			for _, r := range k.Call.Results {
+		switch k := s.(type) {
+		case *program.Call:
+			for _, r := range k.Results {
 				if r != 0 {
 					made[int(f.p.out.Program.Tensors[r-1].Buffer)] = false
 				}
 			}
-		case *proto.Step_Alloc:
-			made[int(k.Alloc.Buffer)] = false
-		case *proto.Step_Free:
-			b := int(k.Free.Buffer)
+		case *program.Alloc:
+			made[int(k.Buffer)] = false
+		case *program.Free:
+			b := int(k.Buffer)
 			if _, ok := made[b]; ok {
 				delete(made, b)
 			} else {
 				freed = append(freed, b)
 			}
-		case *proto.Step_Copy:
-			if b := int(f.p.out.Program.Tensors[k.Copy.Dst].Buffer); b >= buffers {
+		case *program.Copy:
+			if b := int(f.p.out.Program.Tensors[k.Dst].Buffer); b >= buffers {
 				made[b] = false
 			}
 		default: // a kernel may write only a part of what a clone holds
@@ -233,31 +221,30 @@ func (f *group) effect(plain []*proto.Step, buffers int) (made map[int]bool, fre
 
 // check emits the calls that check indices and divisors. If one fails, the group's operators run, and say what is
 // wrong.
-func (f *group) check() (out []*proto.Step, why refused) {
+func (f *group) check() (out []program.Step, why refused) {
 	p, g := f.p, f.Graph
 	for _, id := range f.Checks {
 		args := g.NodeArgs(id)
-		call := &proto.CallOp{Op: g.CallName(id)}
+		call := &program.Call{Op: g.CallName(id)}
 		if v := ir.ValueID(args[0].V); !g.Immediate(v) {
 			w, t, why := f.source(v)
 			if why != "" {
 				return nil, why
 			}
-			call.Args, args = []*proto.Arg{p.args[p.tensor(w, t)]}, args[1:]
+			call.Args, args = []program.Arg{program.Window(p.tensor(w, t))}, args[1:]
 		}
-		step, why := f.call(call, args)
-		if why != "" {
+		if why := f.give(call, args); why != "" {
 			return nil, why
 		}
-		out = append(out, step)
+		out = append(out, call)
 	}
 	return out, ""
 }
 
 // draw emits the calls that make masks.
-func (f *group) draw(made map[int]bool) ([]*proto.Step, refused) {
+func (f *group) draw(made map[int]bool) ([]program.Step, refused) {
 	p, g := f.p, f.Graph
-	var out []*proto.Step
+	var out []program.Step
 	for _, id := range f.Draws {
 		v := g.Nodes[id].First
 		if len(f.leaves[v]) > 1 {
@@ -272,30 +259,29 @@ func (f *group) draw(made map[int]bool) ([]*proto.Step, refused) {
 		} else if b, ok := f.temps[f.of(v)]; !ok || b != w.buffer {
 			return nil, "it leaves a mask in memory that is there already"
 		}
-		call := &proto.CallOp{Op: g.CallName(id), Results: []uint32{p.tensor(w, t) + 1}, Flags: uint32(ir.FlagRNG)}
-		step, why := f.call(call, g.NodeArgs(id))
-		if why != "" {
+		call := &program.Call{Op: g.CallName(id), Results: []uint32{p.tensor(w, t) + 1}, Flags: uint8(ir.FlagRNG)}
+		if why := f.give(call, g.NodeArgs(id)); why != "" {
 			return nil, why
 		}
-		out = append(out, step)
+		out = append(out, call)
 	}
 	return out, ""
 }
 
-// call is the step of a call, to which it adds arguments.
-func (f *group) call(call *proto.CallOp, args []ir.Arg) (*proto.Step, refused) {
+// give adds arguments to a call.
+func (f *group) give(call *program.Call, args []ir.Arg) refused {
 	for _, a := range args {
 		arg, err := f.argument(a)
 		if err != nil {
-			return nil, refused(err.Error())
+			return refused(err.Error())
 		}
 		call.Args = append(call.Args, arg)
 	}
-	return &proto.Step{Kind: &proto.Step_Call{Call: call}}, ""
+	return ""
 }
 
 // argument is a size, a number, or a list of those, of the group's graph.
-func (f *group) argument(a ir.Arg) (*proto.Arg, error) {
+func (f *group) argument(a ir.Arg) (program.Arg, error) {
 	g := f.Graph
 	switch a.Kind {
 	case ir.ArgDim:
@@ -307,17 +293,16 @@ func (f *group) argument(a ir.Arg) (*proto.Arg, error) {
 		case ir.OpConst:
 			return f.argument(g.Args[n.ArgLo])
 		}
-		return nil, fmt.Errorf("BUG: the probability of a mask is computed")
+		return program.Arg{}, fmt.Errorf("BUG: the probability of a mask is computed")
 	case ir.ArgList:
-		list := &proto.Arg_List{Kind: uint32(a.Sub)}
-		for _, item := range g.List(a) {
-			arg, err := f.argument(item)
-			if err != nil {
-				return nil, err
+		items := make([]program.Arg, len(g.List(a)))
+		for i, item := range g.List(a) {
+			var err error
+			if items[i], err = f.argument(item); err != nil {
+				return program.Arg{}, err
 			}
-			list.Items = append(list.Items, arg)
 		}
-		return &proto.Arg{Kind: &proto.Arg_List_{List: list}}, nil
+		return program.List(uint8(a.Sub), items...), nil
 	}
 	return f.p.arg(a, nil)
 }

@@ -8,14 +8,14 @@ import (
 
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/kernel"
-	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/program"
 )
 
 // use is an operand of a kernel in memory.
 type use struct {
-	tensor      uint32
-	buffer      int
-	write, made bool // made: it reads a buffer that a kernel of the group has written
+	program.Use
+	buffer       int
+	write, inner bool // inner: it reads a buffer that a kernel of the group has written
 }
 
 // ofGroup has a value by number of a graph's value, or of a buffer. A new group begins with none.
@@ -56,16 +56,16 @@ type usedBy struct {
 }
 
 // bind binds a loop's kernel to windows. made has the buffers that the group makes, and whether a kernel has made them.
-func (f *group) bind(low *lowered, made map[int]bool) (*proto.KernelOp_Instance, refused) {
+func (f *group) bind(low *lowered, made map[int]bool) (at program.Instance, why refused) {
 	p, g := f.p, f.Graph
 	sizes := 0
 	for _, space := range low.spaces {
 		sizes += len(space)
 	}
-	at := p.slabs.instances.one()
-	at.Sizes = p.slabs.dims.take(sizes)[:0]
-	at.Tensors = p.slabs.tensors.take(len(low.operands))[:0]
-	at.Numbers = p.slabs.args.take(len(low.numbers))[:0]
+	at = program.Instance{
+		Sizes: make([]program.Dim, 0, sizes), Uses: make([]program.Use, len(low.operands)),
+		Numbers: make([]program.Arg, len(low.numbers)),
+	}
 	for _, space := range low.spaces {
 		for _, d := range space {
 			at.Sizes = append(at.Sizes, p.params.dim(p.g, f.dim(g.Find(d))))
@@ -73,73 +73,71 @@ func (f *group) bind(low *lowered, made map[int]bool) (*proto.KernelOp_Instance,
 	}
 	uses := low.uses[:0]
 	for i, v := range low.operands {
-		u, tensor, why := f.operand(v, low.kernel.Operands[i].Access == kernel.Read, made)
+		u, why := f.operand(v, low.kernel.Operands[i].Access == kernel.Read, made)
 		if why != "" {
-			return nil, why
+			return at, why
 		}
-		at.Tensors = append(at.Tensors, tensor)
+		at.Uses[i] = u.Use
 		uses = append(uses, u)
 	}
 	low.uses = uses
-	if why := p.conflicts(low.kernel, at, uses); why != "" {
-		return nil, why
+	if why := p.conflicts(low.kernel, uses); why != "" {
+		return at, why
 	}
 	for _, u := range uses {
 		if u.write {
 			p.used.value(u.buffer).written = true
 		}
 	}
-	for _, v := range low.numbers {
+	for i, v := range low.numbers {
 		if dims, counts := f.Count(v); counts {
-			at.Numbers = append(at.Numbers, p.params.count(p.g, f.dims(dims)))
+			at.Numbers[i] = p.params.count(p.g, f.dims(dims))
 			continue
 		}
 		n := f.number(v)
-		a, err := p.number(n.Op, n.Slot, g.Types[v].DType)
-		if err != nil {
-			return nil, refused(err.Error())
+		var err error
+		if at.Numbers[i], err = p.number(n.Op, n.Slot, g.Types[v].DType); err != nil {
+			return at, refused(err.Error())
 		}
-		at.Numbers = append(at.Numbers, a)
 	}
 	return at, ""
 }
 
-// operand binds one operand. tensor is twice the number of its window, plus one if the kernel makes the buffer.
-func (f *group) operand(v ir.ValueID, read bool, made map[int]bool) (u use, tensor uint32, why refused) {
+// operand binds one operand.
+func (f *group) operand(v ir.ValueID, read bool, made map[int]bool) (u use, why refused) {
 	place := f.target
 	if read {
 		place = f.source
 	}
 	w, t, why := place(v)
 	if why != "" {
-		return u, 0, why
+		return u, why
 	}
 	_, outside := f.Source[f.Graph.Root(v)]
-	u = use{f.p.tensor(w, t), w.buffer, !read, !outside}
-	tensor = 2 * u.tensor
+	u = use{program.Use{Tensor: f.p.tensor(w, t)}, w.buffer, !read, !outside}
 	if read {
-		return u, tensor, ""
+		return u, ""
 	}
 	if done, isNew := made[w.buffer]; isNew && !done {
 		made[w.buffer] = true
-		tensor++
+		u.Made = true
 	} else if b, ok := f.temps[f.of(v)]; ok && b == w.buffer {
-		tensor++
+		u.Made = true
 	}
-	return u, tensor, ""
+	return u, ""
 }
 
 // conflicts returns why a kernel cannot use this memory, "" if it can.
-func (p *planner) conflicts(k *kernel.Kernel, at *proto.KernelOp_Instance, uses []use) refused {
+func (p *planner) conflicts(k *kernel.Kernel, uses []use) refused {
 	for i, u := range uses {
-		if !u.write && !u.made && p.used.value(u.buffer).written {
+		if !u.write && !u.inner && p.used.value(u.buffer).written {
 			return "a kernel would read what another has overwritten"
 		}
 		for j, w := range uses {
 			if i == j || !w.write || w.buffer != u.buffer {
 				continue
 			}
-			if u.write || u.tensor != w.tensor || !sameRun(k, at, u.tensor) {
+			if u.write || u.Tensor != w.Tensor || !sameRun(k, uses, u.Tensor) {
 				return "it reads memory that it writes in another order"
 			}
 		}
@@ -151,19 +149,19 @@ func (p *planner) conflicts(k *kernel.Kernel, at *proto.KernelOp_Instance, uses 
 type coded struct {
 	kernel   *kernel.Kernel
 	text     string // of kernel
-	instance *proto.KernelOp_Instance
+	instance program.Instance
 }
 
 // together makes the steps of kernels. Equal kernels are one with several instances, where no other kernel has to run
 // in between. The tensors of a list are such instances. A buffer's readStep and writeStep are one more than the last
 // step that does so.
-func (p *planner) together(list []coded) []*proto.KernelOp {
-	var out []*proto.KernelOp
+func (p *planner) together(list []coded) []*program.Kernel {
+	var out []*program.Kernel
 	last := map[string]int{} // by kernel: one more than the index of its last step
 	for _, l := range list {
 		after := 0
-		for i, t := range l.instance.Tensors {
-			b := p.used.value(int(p.out.Program.Tensors[t/2].Buffer))
+		for i, u := range l.instance.Uses {
+			b := p.used.value(int(p.out.Program.Tensors[u.Tensor].Buffer))
 			after = max(after, b.writeStep)
 			if l.kernel.Operands[i].Access&kernel.Write != 0 {
 				after = max(after, b.readStep)
@@ -173,14 +171,14 @@ func (p *planner) together(list []coded) []*proto.KernelOp {
 		if at > after {
 			out[at-1].Instances = append(out[at-1].Instances, l.instance)
 		} else {
-			out = append(out, &proto.KernelOp{
-				Kernel: p.kernel(l.kernel, l.text), Instances: []*proto.KernelOp_Instance{l.instance},
+			out = append(out, &program.Kernel{
+				Kernel: p.kernel(l.kernel, l.text), Instances: []program.Instance{l.instance},
 			})
 			at = len(out)
 			last[l.text] = at
 		}
-		for i, t := range l.instance.Tensors {
-			b := p.used.value(int(p.out.Program.Tensors[t/2].Buffer))
+		for i, u := range l.instance.Uses {
+			b := p.used.value(int(p.out.Program.Tensors[u.Tensor].Buffer))
 			b.readStep = max(b.readStep, at)
 			if l.kernel.Operands[i].Access&kernel.Write != 0 {
 				b.writeStep = max(b.writeStep, at)
@@ -196,16 +194,16 @@ func (p *planner) kernel(k *kernel.Kernel, text string) uint32 {
 	if !ok {
 		i = len(p.out.Program.Kernels)
 		p.kernels[text] = i
-		p.out.Program.Kernels = append(p.out.Program.Kernels, proto.KernelMessage(k))
+		p.out.Program.Kernels = append(p.out.Program.Kernels, k)
 	}
 	return uint32(i)
 }
 
 // sameRun reports whether all operands on a window run along the same dims.
-func sameRun(k *kernel.Kernel, at *proto.KernelOp_Instance, tensor uint32) bool {
+func sameRun(k *kernel.Kernel, uses []use, tensor uint32) bool {
 	var first *kernel.Operand
-	for i, t := range at.Tensors {
-		if t/2 != tensor {
+	for i, u := range uses {
+		if u.Tensor != tensor {
 			continue
 		}
 		o := &k.Operands[i]

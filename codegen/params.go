@@ -8,8 +8,9 @@ import (
 	"math/bits"
 	"strings"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
-	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/program"
 )
 
 // Derived is a number that is not a parameter of the trace: the bytes of a geometry with symbolic sizes, or a size that
@@ -114,18 +115,15 @@ func slotString(d ir.Dim) string {
 	return fmt.Sprint(int64(d))
 }
 
+// Computed is the slot of a parameter that a Derived gives.
+const Computed = ^uint32(0)
+
 // params numbers the parameter words that a program uses, in order of first use.
 type params struct {
-	slots   []uint32
-	index   []uint32              // by slot << 1 | 1 if it is the first of two: one more than its number, 0 for none
-	symbols []*proto.Dim          // by symbol of the graph; a program has each in many places
-	known   map[ir.Dim]*proto.Dim // by constant
-	derived []Derived
-	uses    []*uint32 // of derived[i], numbered once all slots are known
-	dims    slab[struct {
-		dim  proto.Dim
-		kind proto.Dim_Param
-	}]
+	slots     []uint32
+	index     []uint32 // by slot << 1 | 1 if it is the first of two: one more than its number, 0 for none
+	derived   []Derived
+	quotients map[int]program.Dim // by symbol of the graph
 }
 
 // word returns the program's parameter for a trace slot.
@@ -153,35 +151,33 @@ func (p *params) words(slot uint32, two bool) uint32 {
 }
 
 // dim returns a size, stride or offset of the graph in the form of a program.
-func (p *params) dim(g *ir.Graph, d ir.Dim) *proto.Dim {
+func (p *params) dim(g *ir.Graph, d ir.Dim) program.Dim {
 	d = g.Find(d)
 	i, symbol := d.Sym()
-	if !symbol {
-		out := p.known[d]
-		if out == nil {
-			out = &proto.Dim{Kind: &proto.Dim_Const{Const: uint64(d)}}
-			p.known[d] = out
-		}
-		return out
+	switch {
+	case !symbol:
+		return program.Dim(d)
+	case g.Syms[i].Quotient == nil:
+		return program.Param(p.word(g.Syms[i].Slot))
 	}
-	if i >= len(p.symbols) {
-		p.symbols = append(p.symbols, make([]*proto.Dim, len(g.Syms)-len(p.symbols))...)
+	out, ok := p.quotients[i]
+	if !ok {
+		out = p.derive(1, g, []ir.Dim{d}, nil)
+		p.quotients[i] = out
 	}
-	if p.symbols[i] == nil {
-		if g.Syms[i].Quotient != nil {
-			p.symbols[i] = p.derive(1, g, []ir.Dim{d}, nil)
-		} else {
-			both := p.dims.one()
-			both.kind.Param = p.word(g.Syms[i].Slot)
-			both.dim.Kind = &both.kind
-			p.symbols[i] = &both.dim
-		}
+	return out
+}
+
+func (p *params) dims(g *ir.Graph, list []ir.Dim) []program.Dim {
+	out := make([]program.Dim, len(list))
+	for i, d := range list {
+		out[i] = p.dim(g, d)
 	}
-	return p.symbols[i]
+	return out
 }
 
 // bytes returns the number of bytes that a geometry covers.
-func (p *params) bytes(g *ir.Graph, t ir.Type) *proto.Dim {
+func (p *params) bytes(g *ir.Graph, t ir.Type) program.Dim {
 	if t.DType.Size() == 1 && len(t.Dims) == 1 && t.Strides == nil {
 		return p.dim(g, t.Dims[0])
 	}
@@ -189,7 +185,7 @@ func (p *params) bytes(g *ir.Graph, t ir.Type) *proto.Dim {
 }
 
 // derive returns a derived parameter, or a constant.
-func (p *params) derive(itemSize int, g *ir.Graph, sizes, strides []ir.Dim) *proto.Dim {
+func (p *params) derive(itemSize int, g *ir.Graph, sizes, strides []ir.Dim) program.Dim {
 	d := Derived{ItemSize: itemSize, Strides: slotsOf(g, strides)}
 	if strides == nil {
 		over, under := g.Factors(sizes)
@@ -198,25 +194,19 @@ func (p *params) derive(itemSize int, g *ir.Graph, sizes, strides []ir.Dim) *pro
 		d.Sizes = slotsOf(g, sizes)
 	}
 	if n, err := d.Bytes(nil); err == nil { // no symbols
-		return &proto.Dim{Kind: &proto.Dim_Const{Const: n}}
+		return program.Dim(n)
 	}
-	use := &proto.Dim_Param{Param: uint32(len(p.derived))}
-	p.derived = append(p.derived, d)
-	p.uses = append(p.uses, &use.Param)
-	return &proto.Dim{Kind: use}
+	p.derived, p.slots = append(p.derived, d), append(p.slots, Computed)
+	return program.Param(uint32(len(p.slots) - 1))
 }
 
 // count returns a product of sizes as a number.
-func (p *params) count(g *ir.Graph, dims []ir.Dim) *proto.Arg {
-	switch d := p.derive(1, g, dims, nil).Kind.(type) {
-	case *proto.Dim_Param:
-		n := &proto.Arg_Number{Kind: proto.NumberI64, Param: d.Param}
-		p.uses[len(p.uses)-1] = &n.Param
-		return &proto.Arg{Kind: &proto.Arg_Number_{Number: n}}
-	case *proto.Dim_Const:
-		return &proto.Arg{Kind: &proto.Arg_Int{Int: int64(d.Const)}}
+func (p *params) count(g *ir.Graph, dims []ir.Dim) program.Arg {
+	d := p.derive(1, g, dims, nil)
+	if i, ok := d.Param(); ok {
+		return program.Number(catalogue.NumberI64, i)
 	}
-	panic("BUG: a dim is a parameter or a constant")
+	return program.Int(int64(d))
 }
 
 // slotsOf returns dims of a graph, none a quotient, with parameter slots as symbols.
@@ -232,11 +222,4 @@ func slotsOf(g *ir.Graph, dims []ir.Dim) []ir.Dim {
 		}
 	}
 	return out
-}
-
-// finish numbers the derived parameters, which come after all slots.
-func (p *params) finish() {
-	for _, param := range p.uses {
-		*param += uint32(len(p.slots))
-	}
 }

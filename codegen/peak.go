@@ -8,9 +8,10 @@ import (
 	"math/bits"
 	"strings"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/kernel"
-	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/program"
 )
 
 // Peak is the most memory that a call of a program holds, in bytes. Memory that an operator allocates and frees within
@@ -38,14 +39,15 @@ type lifetime struct {
 
 // walker walks a program with the sizes of its buffers.
 type walker struct {
-	p       *proto.Program
+	p       *program.Program
 	params  []uint64
 	ops     bool     // of buffers are asked for
 	window  []uint64 // by tensor: the bytes up to its last element
 	buffers []lifetime
 	step    int
 	sizes   []ir.Dim // room for those of one window
-	kernels int      // the first step past those of the last fused
+	strides []ir.Dim
+	kernels int // the first step past those of the last fused
 	live    uint64
 	peak    Peak
 }
@@ -62,7 +64,8 @@ func (c *Compiled) walk(params []uint64, ops bool) (*walker, error) {
 	for _, b := range p.Inputs {
 		w.buffers[b].given = true
 	}
-	for i, t := range p.Tensors {
+	for i := range p.Tensors {
+		t := &p.Tensors[i]
 		n, err := w.windowEnd(t)
 		if err != nil {
 			return w, err
@@ -81,7 +84,7 @@ func (c *Compiled) walk(params []uint64, ops bool) (*walker, error) {
 			plain--
 			continue
 		}
-		if f := s.GetFused(); f != nil {
+		if f, ok := s.(*program.Fused); ok {
 			w.kernels, plain = i+1+int(f.Kernels), int(f.Plain)
 			continue
 		}
@@ -97,65 +100,65 @@ func (c *Compiled) walk(params []uint64, ops bool) (*walker, error) {
 }
 
 // take walks one step. The results of a call exist together with its operands: frees are steps of their own.
-func (w *walker) take(s *proto.Step) error {
-	switch k := s.Kind.(type) {
-	case *proto.Step_Call:
-		w.call(k.Call)
-	case *proto.Step_Copy:
-		to := w.p.Tensors[k.Copy.Dst].Buffer
+func (w *walker) take(s program.Step) error {
+	switch k := s.(type) {
+	case *program.Call:
+		w.call(k)
+	case *program.Copy:
+		to := w.p.Tensors[k.Dst].Buffer
 		if b := &w.buffers[to]; b.first < 0 && !b.given {
-			w.birth(to, w.window[k.Copy.Dst])
+			w.birth(to, w.window[k.Dst])
 		}
 		w.see(to, "copy")
-		w.see(w.p.Tensors[k.Copy.Src].Buffer, "")
-	case *proto.Step_Alloc:
-		n, err := dimBytes(k.Alloc.Bytes, w.params)
+		w.see(w.p.Tensors[k.Src].Buffer, "")
+	case *program.Alloc:
+		n, err := dimBytes(k.Bytes, w.params)
 		if err != nil {
 			return err
 		}
-		w.birth(k.Alloc.Buffer, n)
-		w.see(k.Alloc.Buffer, "alloc")
-	case *proto.Step_Clone:
-		w.see(k.Clone.From, "")
-		w.birth(k.Clone.To, w.buffers[k.Clone.From].bytes)
-		w.see(k.Clone.To, "clone")
-	case *proto.Step_Resize:
-		n, err := dimBytes(k.Resize.Bytes, w.params)
+		w.birth(k.Buffer, n)
+		w.see(k.Buffer, "alloc")
+	case *program.Clone:
+		w.see(k.From, "")
+		w.birth(k.To, w.buffers[k.From].bytes)
+		w.see(k.To, "clone")
+	case *program.Resize:
+		n, err := dimBytes(k.Bytes, w.params)
 		if err != nil {
 			return err
 		}
-		b := &w.buffers[k.Resize.Buffer]
+		b := &w.buffers[k.Buffer]
 		w.grow(n) // the old memory exists too: it is copied from
 		if b.made {
 			w.live -= b.bytes
 		}
 		b.bytes, b.made = n, true
-		w.see(k.Resize.Buffer, "resize")
-	case *proto.Step_Kernel:
-		for _, at := range k.Kernel.Instances {
-			for i, t := range at.Tensors {
-				b := w.p.Tensors[t/2].Buffer
+		w.see(k.Buffer, "resize")
+	case *program.Kernel:
+		for _, at := range k.Instances {
+			for i, u := range at.Uses {
+				b := w.p.Tensors[u.Tensor].Buffer
 				op := ""
-				if w.p.Kernels[k.Kernel.Kernel].Operands[i].Access&uint32(kernel.Write) != 0 {
+				if w.p.Kernels[k.Kernel].Operands[i].Access&kernel.Write != 0 {
 					op = "kernel"
 				}
-				if t&1 != 0 {
-					w.birth(b, w.window[t/2])
+				if u.Made {
+					w.birth(b, w.window[u.Tensor])
 				}
 				w.see(b, op)
 			}
 		}
-	case *proto.Step_Free:
-		w.see(k.Free.Buffer, "")
-		w.live -= w.buffers[k.Free.Buffer].bytes
+	case *program.Free:
+		w.see(k.Buffer, "")
+		w.live -= w.buffers[k.Buffer].bytes
 	}
 	return nil
 }
 
-func (w *walker) call(c *proto.CallOp) {
+func (w *walker) call(c *program.Call) {
 	name, written := strings.TrimPrefix(c.Op, "aten::"), writtenBy(c)
-	for i, a := range c.Args {
-		eachTensor(a, func(t uint32) {
+	for i := range c.Args {
+		eachTensor(&c.Args[i], func(t uint32) {
 			if i == written {
 				w.see(w.p.Tensors[t].Buffer, name)
 			} else {
@@ -195,7 +198,7 @@ func (w *walker) see(b uint32, op string) {
 }
 
 // writtenBy is the index of the argument that an operator overwrites by its name, or -1.
-func writtenBy(c *proto.CallOp) int {
+func writtenBy(c *program.Call) int {
 	base, _, _ := strings.Cut(c.Op, ".")
 	switch _, out := ir.FormOver(c.Op); {
 	case out:
@@ -207,32 +210,23 @@ func writtenBy(c *proto.CallOp) int {
 }
 
 // eachTensor calls f with the tensors of an argument.
-func eachTensor(a *proto.Arg, f func(uint32)) {
-	switch k := a.Kind.(type) {
-	case *proto.Arg_Tensor:
-		f(k.Tensor)
-	case *proto.Arg_List_:
-		for _, item := range k.List.Items {
-			eachTensor(item, f)
-		}
+func eachTensor(a *program.Arg, f func(uint32)) {
+	if a.Tag == catalogue.TagTensor {
+		f(uint32(a.Value))
+	}
+	for i := range a.Items {
+		eachTensor(&a.Items[i], f)
 	}
 }
 
 // windowEnd is the number of bytes up to the last element of a window.
-func (w *walker) windowEnd(t *proto.Tensor) (uint64, error) {
-	w.sizes = w.sizes[:0]
-	for _, x := range t.Sizes {
-		w.sizes = append(w.sizes, dimOf(x))
-	}
-	d := Derived{ItemSize: ir.DType(t.Dtype).Size(), Sizes: w.sizes}
-	if !t.Contiguous {
-		d.Strides = make([]ir.Dim, 0, len(t.Strides))
-		for _, x := range t.Strides {
-			d.Strides = append(d.Strides, dimOf(x))
-		}
+func (w *walker) windowEnd(t *program.Tensor) (uint64, error) {
+	d := Derived{ItemSize: ir.DType(t.DType).Size(), Sizes: w.dims(&w.sizes, t.Sizes)}
+	if t.Strides != nil {
+		d.Strides = w.dims(&w.strides, t.Strides)
 	}
 	n, err := d.Bytes(w.params)
-	if err != nil || n == 0 || t.Offset == nil {
+	if err != nil || n == 0 || t.Offset == 0 {
 		return n, err
 	}
 	before := Derived{ItemSize: d.ItemSize, Sizes: []ir.Dim{dimOf(t.Offset)}}
@@ -242,20 +236,32 @@ func (w *walker) windowEnd(t *proto.Tensor) (uint64, error) {
 	}
 	n, over := bits.Add64(n, skip, 0)
 	if over != 0 {
-		return 0, fmt.Errorf("a window at offset %s ends past any memory", DimText(t.Offset))
+		return 0, fmt.Errorf("a window at offset %s ends past any memory", t.Offset)
 	}
 	return n, nil
 }
 
-// dimOf is a program's dim with its parameters as symbols.
-func dimOf(d *proto.Dim) ir.Dim {
-	if p, ok := d.GetKind().(*proto.Dim_Param); ok {
-		return ir.SymDim(int(p.Param))
+func (w *walker) dims(room *[]ir.Dim, list []program.Dim) []ir.Dim {
+	out := (*room)[:0]
+	for _, d := range list {
+		out = append(out, dimOf(d))
 	}
-	return ir.Const(int64(d.GetConst()))
+	if out == nil {
+		out = []ir.Dim{} // of a Derived, nil strides are contiguous
+	}
+	*room = out
+	return out
 }
 
-func dimBytes(d *proto.Dim, params []uint64) (uint64, error) {
+// dimOf is a program's dim with its parameters as symbols.
+func dimOf(d program.Dim) ir.Dim {
+	if i, ok := d.Param(); ok {
+		return ir.SymDim(int(i))
+	}
+	return ir.Const(int64(d))
+}
+
+func dimBytes(d program.Dim, params []uint64) (uint64, error) {
 	n := Derived{ItemSize: 1, Sizes: []ir.Dim{dimOf(d)}}
 	return n.Bytes(params)
 }

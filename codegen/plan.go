@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/mycelya/mycelya/ir"
-	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/program"
 )
 
 // place is the memory of a root: a buffer and an offset in elements of the root's dtype. If full, the root fills the
@@ -31,29 +31,6 @@ type buffer struct {
 	freed     bool
 	windows   uint32 // one more than the number of the first of its windows, 0 for none
 	residents []ir.ValueID
-}
-
-// slabs allocates the messages of windows, numbers, frees and kernel instances, of which a long list has thousands.
-type slabs struct {
-	windows slab[struct {
-		tensor proto.Tensor
-		arg    proto.Arg
-		kind   proto.Arg_Tensor
-	}]
-	numbers slab[struct {
-		arg    proto.Arg
-		kind   proto.Arg_Number_
-		number proto.Arg_Number
-	}]
-	frees slab[struct {
-		step proto.Step
-		kind proto.Step_Free
-		free proto.Free
-	}]
-	instances slab[proto.KernelOp_Instance]
-	dims      slab[*proto.Dim]
-	args      slab[*proto.Arg]
-	tensors   slab[uint32]
 }
 
 // slot is the planner's state of a binding slot.
@@ -83,13 +60,10 @@ type planner struct {
 	tensors map[string]uint32         // by the window's key; see listed
 	key     []byte                    // a buffer for one key
 	targets []place                   // see call
-	numbers []*proto.Arg              // by parameter: the number that it holds; equal numbers are one message
-	args    []*proto.Arg              // by number of a window; equal arguments are one message
 	kernels map[string]int            // by text: the kernel's number
-	slabs   slabs
-	record  int32           // of the current node
-	reads   ofGroup[place]  // by value that the group reads: where its operators find it
-	used    ofGroup[usedBy] // by buffer
+	record  int32                     // of the current node
+	reads   ofGroup[place]            // by value that the group reads: where its operators find it
+	used    ofGroup[usedBy]           // by buffer
 
 	versions versions // of the graph
 	version  []int32  // by value: one more than the number of its first version, 0 for none
@@ -114,9 +88,9 @@ func newPlanner(given *ir.Graph, o Options) *planner {
 	p := &planner{
 		g: g, u: findUses(g), o: o,
 		out: &Compiled{
-			Program: &proto.Program{Steps: make([]*proto.Step, 0, steps)}, StepRecord: make([]int32, 0, steps),
+			Program: &program.Program{Steps: make([]program.Step, 0, steps), Records: make([]uint32, 0, steps)},
 		},
-		params:  params{known: map[ir.Dim]*proto.Dim{}},
+		params:  params{quotients: map[int]program.Dim{}},
 		at:      make([]place, len(g.Types)),
 		buffers: make([]buffer, 0, buffers),
 		room:    make([]ir.ValueID, 0, buffers),
@@ -172,9 +146,9 @@ func (p *planner) evict(root ir.ValueID) {
 	p.at[root] = nowhere
 }
 
-func (p *planner) emit(s *proto.Step) {
+func (p *planner) emit(s program.Step) {
 	p.out.Program.Steps = append(p.out.Program.Steps, s)
-	p.out.StepRecord = append(p.out.StepRecord, p.record)
+	p.out.Program.Records = append(p.out.Program.Records, uint32(p.record+1))
 }
 
 func (p *planner) clone(from int) int {
@@ -183,7 +157,7 @@ func (p *planner) clone(from int) int {
 		p.tensor(p.at[v], p.g.Types[v])
 	}
 	to := p.newBuffer()
-	p.emit(&proto.Step{Kind: &proto.Step_Clone{Clone: &proto.Clone{To: uint32(to), From: uint32(from)}}})
+	p.emit(&program.Clone{To: uint32(to), From: uint32(from)})
 	return to
 }
 
@@ -299,7 +273,7 @@ func (p *planner) asMade(values []ir.ValueID, emit func()) {
 }
 
 func (p *planner) copy(dst, src uint32) {
-	p.emit(&proto.Step{Kind: &proto.Step_Copy{Copy: &proto.Copy{Dst: dst, Src: src}}})
+	p.emit(&program.Copy{Dst: dst, Src: src})
 }
 
 // listed is the number of a buffer's windows that are found by looking at each. Later ones have a key.
@@ -311,7 +285,7 @@ func (p *planner) tensor(at place, t ir.Type) uint32 {
 	offset := g.Find(at.offset)
 	last, count := &p.buffers[at.buffer].windows, 0
 	for ; *last > 0 && count < listed; count++ {
-		if i := *last - 1; p.isWindow(p.out.Program.Tensors[i], offset, t) {
+		if i := *last - 1; p.isWindow(&p.out.Program.Tensors[i], offset, t) {
 			return i
 		}
 		last = &p.next[*last-1]
@@ -326,26 +300,12 @@ func (p *planner) tensor(at place, t ir.Type) uint32 {
 		}
 		p.tensors[string(key)] = i
 	}
-	dims := func(list []ir.Dim) []*proto.Dim {
-		out := p.slabs.dims.take(len(list))
-		for i, d := range list {
-			out[i] = p.params.dim(g, d)
-		}
-		return out
-	}
-	all := p.slabs.windows.one()
-	w := &all.tensor
-	w.Buffer, w.Dtype, w.Sizes, w.Contiguous = uint32(at.buffer), uint32(t.DType), dims(t.Dims), t.Strides == nil
+	w := program.Tensor{Buffer: uint32(at.buffer), DType: uint8(t.DType), Sizes: p.params.dims(g, t.Dims)}
 	if t.Strides != nil {
-		w.Strides = dims(t.Strides)
+		w.Strides = p.params.dims(g, t.Strides)
 	}
-	if offset != 0 {
-		w.Offset = p.params.dim(g, offset)
-	}
-	p.out.Program.Tensors = append(p.out.Program.Tensors, w)
-	all.kind.Tensor = i
-	all.arg.Kind = &all.kind
-	p.args, p.next = append(p.args, &all.arg), append(p.next, 0)
+	w.Offset = p.params.dim(g, offset)
+	p.out.Program.Tensors, p.next = append(p.out.Program.Tensors, w), append(p.next, 0)
 	return i
 }
 
@@ -365,23 +325,13 @@ func (p *planner) windowKey(buffer int, offset ir.Dim, t ir.Type) []byte {
 	return key
 }
 
-// isWindow reports whether a window has an offset and a geometry. A dim is one message in a program.
-func (p *planner) isWindow(w *proto.Tensor, offset ir.Dim, t ir.Type) bool {
-	if w.Dtype != uint32(t.DType) || w.Contiguous != (t.Strides == nil) || len(w.Sizes) != len(t.Dims) ||
-		(w.Offset == nil) != (offset == 0) {
-		return false
+// isWindow reports whether a window has an offset and a geometry.
+func (p *planner) isWindow(w *program.Tensor, offset ir.Dim, t ir.Type) bool {
+	equal := func(have []program.Dim, want []ir.Dim) bool {
+		return slices.EqualFunc(have, want, func(x program.Dim, d ir.Dim) bool { return x == p.params.dim(p.g, d) })
 	}
-	for i, d := range t.Dims {
-		if w.Sizes[i] != p.params.dim(p.g, d) {
-			return false
-		}
-	}
-	for i, d := range t.Strides {
-		if w.Strides[i] != p.params.dim(p.g, d) {
-			return false
-		}
-	}
-	return offset == 0 || w.Offset == p.params.dim(p.g, offset)
+	return w.DType == uint8(t.DType) && (w.Strides == nil) == (t.Strides == nil) &&
+		equal(w.Sizes, t.Dims) && equal(w.Strides, t.Strides) && w.Offset == p.params.dim(p.g, offset)
 }
 
 // freeDead frees the buffers that no later node reads.
@@ -407,7 +357,7 @@ func (p *planner) freeDead(node ir.NodeID) {
 			p.at[v] = nowhere
 		}
 		b.residents = nil
-		p.emit(p.free(i))
+		p.emit(&program.Free{Buffer: uint32(i)})
 	}
 	p.touched = p.touched[:0]
 }

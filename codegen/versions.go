@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/program"
 )
 
 // A failure leaves the storages as the records before the failing one have left them. So a program says in which buffer
@@ -82,10 +83,6 @@ func (p *planner) mayOverwrite(buffer int, node ir.NodeID) bool {
 // failure says what a failure in the middle of the program leaves behind. The worker counts records from 1.
 func (p *planner) failure() {
 	c := p.out
-	c.Program.Records = make([]uint32, len(c.StepRecord))
-	for i, record := range c.StepRecord {
-		c.Program.Records[i] = uint32(record + 1)
-	}
 	for i, slot := range c.Outputs {
 		p.slots.At(slot).output = i + 1
 	}
@@ -110,6 +107,7 @@ func (p *planner) failure() {
 // addVersion says that the storage of an output has this version from a record on. Versions without a place are added
 // too: then the content is lost.
 func (c *Compiled) addVersion(output int, record int32, at version) {
-	c.Program.Versions = append(c.Program.Versions,
-		uint32(output), uint32(record+1), uint32(at.buffer+1), uint32(at.writer+1))
+	c.Program.Versions = append(c.Program.Versions, program.Version{
+		Output: uint32(output), Record: uint32(record + 1), Buffer: uint32(at.buffer + 1), Writer: uint32(at.writer + 1),
+	})
 }

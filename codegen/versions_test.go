@@ -10,6 +10,7 @@ import (
 
 	"github.com/mycelya/mycelya/codegen"
 	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/program"
 )
 
 // compiled compiles a graph whose nodes have these records.
@@ -44,7 +45,9 @@ func TestContentsAreOverwrittenInOrder(t *testing.T) {
 	c := compiled(t, text, []int32{0, 0, 0, 1}, versions(0, 1), true)
 	require.Contains(t, c.Text(), "aten::relu_(b0")
 	require.Equal(t, []uint32{1, 2}, c.Program.Records)
-	require.Equal(t, []uint32{0, 1, 1, 1, 1, 2, 3, 2}, c.Program.Versions)
+	require.Equal(t, []program.Version{
+		{Output: 0, Record: 1, Buffer: 1, Writer: 1}, {Output: 1, Record: 2, Buffer: 3, Writer: 2},
+	}, c.Program.Versions)
 
 	c = compiled(t, text, []int32{0, 0, 1, 0}, versions(1, 0), true)
 	require.NotContains(t, c.Text(), "aten::relu_(b0", "the step of record 0 could fail after it")

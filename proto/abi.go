@@ -1,9 +1,14 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
+// Package proto holds the messages of mycelya.proto, and the differences between calls. It never runs anything and
+// never reads tensor data.
 package proto
 
 import "github.com/mycelya/mycelya/catalogue"
+
+// KeyBytes is the length of a program's key: 16 bytes of the skeleton's hash, 4 of the variant.
+const KeyBytes = 20
 
 // DTypeSize is the number of bytes of one element, or 0 if d is not a dtype.
 func DTypeSize(d uint32) int {
@@ -12,21 +17,4 @@ func DTypeSize(d uint32) int {
 		return 0
 	}
 	return row.Size
-}
-
-// numberParams is the number of parameters that hold a Python number, or 0 if there is no such kind.
-func numberParams(kind uint64) uint32 {
-	if kind == 0 || kind > uint64(len(catalogue.NumberKinds)) {
-		return 0
-	}
-	return uint32(catalogue.NumberKinds[kind-1].Params)
-}
-
-// elementParams is the number of parameters that hold an element of a dtype, or 0 if there is no such dtype.
-func elementParams(dtype uint64) uint32 {
-	row := catalogue.DTypeOf(dtype)
-	if row == nil {
-		return 0
-	}
-	return uint32(max(1, row.Size/8))
 }

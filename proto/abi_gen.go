@@ -6,25 +6,7 @@
 package proto
 
 // ABIVersion is MYCELYA_ABI_VERSION.
-const ABIVersion = 22
-
-// Kinds of Python numbers in Arg.Number.
-const (
-	NumberF64  = 1
-	NumberI64  = 2
-	NumberBool = 3
-	NumberC128 = 4
-)
-
-// Kinds of lists in Arg.List.
-const (
-	ListTensors    = 1
-	ListOptTensors = 2
-	ListInts       = 3
-	ListFloats     = 4
-	ListBools      = 5
-	ListScalars    = 6
-)
+const ABIVersion = 23
 
 // Kinds of errors in Status, and the Python exceptions that they become.
 const (

@@ -4,6 +4,7 @@
 package runtime
 
 import (
+	"bytes"
 	"fmt"
 	"log/slog"
 	"math"
@@ -17,12 +18,12 @@ import (
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/ir/cost"
 	"github.com/mycelya/mycelya/passes"
+	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/compare"
 	"github.com/mycelya/mycelya/runtime/dump"
 	"github.com/mycelya/mycelya/trace"
-	protobuf "google.golang.org/protobuf/proto"
 )
 
 // compiler finds or makes the programs of a session's traces. Except for explain and history, only the sender uses it.
@@ -197,7 +198,7 @@ func (c *compiler) recheck(t *trace.Trace, v *variant) error {
 	if v.checked && slices.Equal(t.Params, v.checkedWith) {
 		return nil
 	}
-	_, fresh, err := c.lower(t, v, nil)
+	_, fresh, packed, err := c.lower(t, v, nil)
 	if err != nil {
 		return err
 	}
@@ -209,7 +210,7 @@ func (c *compiler) recheck(t *trace.Trace, v *variant) error {
 	switch {
 	case err != nil:
 		return err
-	case !protobuf.Equal(fresh.Program, v.compiled.Program):
+	case !bytes.Equal(packed, v.packed):
 		return fmt.Errorf("program #%d was found for it, but it compiles to another one", v.account.number)
 	case !slices.Equal(got, want), !slices.Equal(fresh.Inputs, v.compiled.Inputs),
 		!slices.Equal(fresh.Outputs, v.compiled.Outputs):
@@ -239,13 +240,15 @@ func (c *compiler) build(t *trace.Trace, e *entry, v *variant, shown *dump.Progr
 	if c.settings.Check >= 2 {
 		v.first = slices.Clone(t.Params)
 	}
-	captured, v.compiled, err = c.lower(t, v, shown)
+	captured, v.compiled, v.packed, err = c.lower(t, v, shown)
 	return captured, err
 }
 
 // lower takes a trace through capture, passes and codegen, and shows the stages in shown unless it is nil. The sizes
-// first seen are those with which the variant was made: what the variant requires depends on them.
-func (c *compiler) lower(t *trace.Trace, v *variant, shown *dump.Program) (*trace.Captured, *codegen.Compiled, error) {
+// first seen are those with which the variant was made: what the variant requires depends on them. packed is the
+// program as the worker gets it.
+func (c *compiler) lower(t *trace.Trace, v *variant, shown *dump.Program,
+) (captured *trace.Captured, compiled *codegen.Compiled, packed []byte, err error) {
 	var guess []uint64
 	if v.guesses {
 		guess = t.Params
@@ -253,9 +256,9 @@ func (c *compiler) lower(t *trace.Trace, v *variant, shown *dump.Program) (*trac
 			guess = v.first
 		}
 	}
-	captured, err := c.frontend.Build(t, v.wanted, guess, v.numbers)
+	captured, err = c.frontend.Build(t, v.wanted, guess, v.numbers)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	for i := range captured.Graph.Syms {
 		if sym := &captured.Graph.Syms[i]; v.first != nil {
@@ -264,7 +267,7 @@ func (c *compiler) lower(t *trace.Trace, v *variant, shown *dump.Program) (*trac
 	}
 	g, err := passes.Run(captured.Graph, c.settings.passes(shown))
 	if err != nil {
-		return captured, nil, err
+		return captured, nil, nil, err
 	}
 	if c.shares(v.kernels) {
 		v.weight = cost.WeightOf(g)
@@ -273,28 +276,29 @@ func (c *compiler) lower(t *trace.Trace, v *variant, shown *dump.Program) (*trac
 		g = compare.Graph(captured.Graph, g)
 		err = ir.Verify(g)
 	}
-	var compiled *codegen.Compiled
 	if err == nil {
 		compiled, err = codegen.Compile(g, options(captured, v.kernels, c.device))
 	}
 	if err == nil {
-		compiled.Program.Key = v.key[:]
-		err = acceptable(compiled.Program) // an error here is the trace's; at the worker it would end the session
+		packed, err = pack(compiled.Program)
 	}
 	if err != nil {
 		shown.Failed(err)
-		return captured, nil, err
+		return captured, nil, nil, err
 	}
 	shown.Plan(g, compiled)
-	return captured, compiled, nil
+	return captured, compiled, packed, nil
 }
 
-// acceptable reports whether a worker will accept a program.
-func acceptable(p *proto.Program) error {
-	if proto.SizeBound(p) > proto.MaxProgramBytes {
-		if n := protobuf.Size(p); n > proto.MaxProgramBytes {
-			return fmt.Errorf("the program has %d bytes, at most %d are allowed", n, proto.MaxProgramBytes)
-		}
+// pack returns a program as the worker gets it. A program that the worker would refuse is an error of the trace; at the
+// worker it would end the session.
+func pack(p *program.Program) ([]byte, error) {
+	if err := p.Validate(); err != nil {
+		return nil, err
 	}
-	return proto.Validate(p)
+	packed := program.Pack(p.Words())
+	if n := len(packed); n > program.MaxBytes {
+		return nil, fmt.Errorf("the program has %d bytes, at most %d are allowed", n, program.MaxBytes)
+	}
+	return packed, nil
 }

@@ -10,8 +10,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/codegen"
 	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/runtime/core"
 )
@@ -25,7 +27,7 @@ func (c *compiler) explain(ref core.Ref, st *proto.Status) error {
 		return &Error{Kind: Kind(st.Kind), Text: st.Text}
 	}
 	compiled := of.variant.compiled
-	if int(st.Step) >= len(compiled.StepRecord) {
+	if int(st.Step) >= len(compiled.Program.Steps) {
 		return &Error{Kind: Kind(st.Kind), Text: text, Lost: of.lost(-1)}
 	}
 	name, where := c.locate(of, st.Step)
@@ -35,15 +37,15 @@ func (c *compiler) explain(ref core.Ref, st *proto.Status) error {
 			text += "\n  of program #" + fmt.Sprint(of.variant.account.number) + ". " + peak
 		}
 	}
-	return &Error{Kind(st.Kind), text, of.lost(int(compiled.StepRecord[st.Step]))}
+	return &Error{Kind(st.Kind), text, of.lost(compiled.Program.Record(int(st.Step)))}
 }
 
 // lost is the smallest id of the storages that a call does not make because a record has failed.
 func (c *call) lost(failed int) uint64 {
 	first := map[uint32]uint32{} // by output: 1 + the first record that makes or writes the storage
-	for v := c.variant.compiled.Program.Versions; len(v) > 0; v = v[proto.VersionWords:] {
-		if _, found := first[v[0]]; !found {
-			first[v[0]] = v[1]
+	for _, v := range c.variant.compiled.Program.Versions {
+		if _, found := first[v.Output]; !found {
+			first[v.Output] = v.Record
 		}
 	}
 	out := uint64(0)
@@ -71,19 +73,20 @@ func asError(err error) *Error {
 // locate returns the op of a step with its operands, and the place that recorded it.
 func (c *compiler) locate(of *call, number uint32) (name, where string) {
 	compiled := of.variant.compiled
-	record := int(compiled.StepRecord[number])
+	record := compiled.Program.Record(int(number))
 	name = "a copy"
-	step, isCall := compiled.Program.Steps[number].Kind.(*proto.Step_Call)
+	step, isCall := compiled.Program.Steps[number].(*program.Call)
+	_, isKernel := compiled.Program.Steps[number].(*program.Kernel)
 	switch {
 	case record >= 0 && record < len(of.entry.ops):
 		name = of.entry.ops[record]
 	case isCall:
-		name = step.Call.Op
-	case compiled.Program.Steps[number].GetKernel() != nil:
+		name = step.Op
+	case isKernel:
 		name = "a kernel"
 	}
 	if isCall {
-		name += "(" + operands(compiled, step.Call.Args, of.meta.Params) + ")"
+		name += "(" + operands(compiled, step.Args, of.meta.Params) + ")"
 	}
 	where = "at an unknown place"
 	if record >= 0 && 2*record+1 < len(of.origins) {
@@ -95,27 +98,21 @@ func (c *compiler) locate(of *call, number uint32) (name, where string) {
 }
 
 // operands lists the tensors of a call with their sizes: "f32[64,784], f32[100,10]".
-func operands(c *codegen.Compiled, args []*proto.Arg, params []uint64) string {
+func operands(c *codegen.Compiled, args []program.Arg, params []uint64) string {
 	const most = 8
 	var out []string
-	var list func(args []*proto.Arg)
-	list = func(args []*proto.Arg) {
-		for _, a := range args {
-			switch k := a.Kind.(type) {
-			case *proto.Arg_List_:
-				list(k.List.Items)
-			case *proto.Arg_Tensor:
-				t := c.Program.Tensors[k.Tensor]
+	var list func(args []program.Arg)
+	list = func(args []program.Arg) {
+		for i := range args {
+			if a := &args[i]; a.Tag == catalogue.TagTensor {
+				t := &c.Program.Tensors[a.Value]
 				sizes := make([]string, len(t.Sizes))
-				for i, d := range t.Sizes {
-					if p, ok := d.Kind.(*proto.Dim_Param); ok {
-						sizes[i] = fmt.Sprint(params[p.Param])
-					} else {
-						sizes[i] = fmt.Sprint(d.GetConst())
-					}
+				for j, d := range t.Sizes {
+					sizes[j] = fmt.Sprint(d.At(params))
 				}
-				out = append(out, fmt.Sprintf("%s[%s]", ir.DType(t.Dtype), strings.Join(sizes, ",")))
+				out = append(out, fmt.Sprintf("%s[%s]", ir.DType(t.DType), strings.Join(sizes, ",")))
 			}
+			list(args[i].Items)
 		}
 	}
 	list(args)

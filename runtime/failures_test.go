@@ -9,14 +9,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mycelya/mycelya/codegen"
+	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
 )
 
 // TestLost: storages that the failed record or a later one should have made are lost, and all that came after them.
 func TestLost(t *testing.T) {
 	c := &call{
-		variant: &variant{compiled: &codegen.Compiled{Program: &proto.Program{Versions: []uint32{
-			0, 3, 1, 3, 1, 5, 2, 5, 2, 2, 3, 2, 2, 6, 3, 6, 3, 6, 4, 6, // outputs 0 to 3, which records 2, 4, 1 and 5 make
+		variant: &variant{compiled: &codegen.Compiled{Program: &program.Program{Versions: []program.Version{
+			{Output: 0, Record: 3}, {Output: 1, Record: 5}, {Output: 2, Record: 2}, {Output: 2, Record: 6},
+			{Output: 3, Record: 6},
 		}}}},
 		meta: &proto.Call{Inputs: []uint64{4, 7}, Outputs: []uint64{8, 9, 10, 7}},
 	}

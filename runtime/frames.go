@@ -80,7 +80,7 @@ func (s *session) sendProgram(a core.Send, c *call) {
 	if a.Again {
 		s.metrics.programsResent.Add(1)
 	}
-	s.metrics.programBytes.Add(s.write(a, c.by, c.variant.compiled.Program, nil))
+	s.metrics.programBytes.Add(s.write(a, c.by, &proto.Program{Key: c.variant.key[:], Words: c.variant.packed}, nil))
 }
 
 // sendCall sends a whole call, or its difference from the last call of the program. A worker that has forgotten the

@@ -14,11 +14,12 @@ import (
 	"syscall"
 	"time"
 
+	protobuf "google.golang.org/protobuf/proto"
+
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/core"
 	"github.com/mycelya/mycelya/runtime/provider"
-	protobuf "google.golang.org/protobuf/proto"
 )
 
 // question is a request about kept state, in JSON. What names a field for.

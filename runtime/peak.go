@@ -8,13 +8,13 @@ import (
 	"slices"
 
 	"github.com/mycelya/mycelya/codegen"
-	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/program"
 )
 
 // peak describes the memory that a call of a program takes, and the op that reaches the peak. It returns "" if the peak
 // is not known. It walks the program, so only compile, explain and errors of memory call it.
-func (c *compiler) peak(program *codegen.Compiled, params []uint64, ops []string, origins []uint32) string {
-	peak, err := program.Peak(params)
+func (c *compiler) peak(of *codegen.Compiled, params []uint64, ops []string, origins []uint32) string {
+	peak, err := of.Peak(params)
 	switch {
 	case err != nil:
 		return ""
@@ -22,10 +22,10 @@ func (c *compiler) peak(program *codegen.Compiled, params []uint64, ops []string
 		return fmt.Sprintf("It takes no memory of its own, beside storages of %s.", size(peak.Storages))
 	}
 	what := "a copy"
-	if call, ok := program.Program.Steps[peak.Step].Kind.(*proto.Step_Call); ok {
-		what = call.Call.Op
+	if call, ok := of.Program.Steps[peak.Step].(*program.Call); ok {
+		what = call.Op
 	}
-	record := int(program.StepRecord[peak.Step])
+	record := of.Program.Record(peak.Step)
 	if record >= 0 && record < len(ops) {
 		what = ops[record]
 	}
@@ -35,7 +35,7 @@ func (c *compiler) peak(program *codegen.Compiled, params []uint64, ops []string
 		}
 	}
 	return fmt.Sprintf("It takes at most %s of its own at once, in step %d of %d, %s, beside storages of %s.",
-		size(peak.Bytes), peak.Step, len(program.Program.Steps), what, size(peak.Storages))
+		size(peak.Bytes), peak.Step, len(of.Program.Steps), what, size(peak.Storages))
 }
 
 // size is a number of bytes as text.

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/dump"
@@ -233,7 +234,7 @@ func (w *events) call(c *profiled, ahead int64) {
 		if !ran || name == "" {
 			continue
 		}
-		record, caller := int(of.variant.compiled.StepRecord[i]), uint64(0)
+		record, caller := of.variant.compiled.Program.Record(i), uint64(0)
 		if record >= 0 && record < len(c.callers) {
 			caller = c.callers[record]
 		}
@@ -258,7 +259,7 @@ func (s *session) bill(of *call, times *proto.Times) {
 			continue
 		}
 		at := trace.Place{}
-		if r := int(of.variant.compiled.StepRecord[i]); r >= 0 && 2*r+1 < len(of.origins) {
+		if r := of.variant.compiled.Program.Record(i); r >= 0 && 2*r+1 < len(of.origins) {
 			at = trace.Place{of.origins[2*r], of.origins[2*r+1]}
 		}
 		s.metrics.bill.at(at).worked.Add(uint64(took))
@@ -273,16 +274,16 @@ func (s *session) showCall(of *call, times *proto.Times) {
 	v := of.variant
 	c := dump.Call{Device: s.index, Program: v.account.number, Place: v.account.place, Began: int64(times.Began),
 		Took: int64(times.Ended - times.Began)}
-	steps := v.compiled.StepRecord
-	for i := range steps {
+	p := v.compiled.Program
+	for i := range p.Steps {
 		if after, took, ran := step(times, i); ran {
 			c.Steps = append(c.Steps, dump.Step{Number: i, Began: after, Took: took})
 		}
 	}
 	s.settings.Dump.Call(c, func() (names, places []string) {
-		places = make([]string, len(steps))
-		for i, record := range steps {
-			places[i] = s.compiler.place(of, int(record))
+		places = make([]string, len(p.Steps))
+		for i := range places {
+			places[i] = s.compiler.place(of, p.Record(i))
 		}
 		return of.names(), places
 	})
@@ -300,12 +301,15 @@ func (c *compiler) place(of *call, record int) string {
 func (s *session) wrongKernels(of *call, k *proto.Kernels) string {
 	name, where := "a group", ""
 	compiled := of.variant.compiled
-	if steps := compiled.Program.Steps; int(k.WrongStep) < len(steps) && steps[k.WrongStep].GetFused() != nil {
-		f := steps[k.WrongStep].GetFused()
+	var f *program.Fused
+	if steps := compiled.Program.Steps; int(k.WrongStep) < len(steps) {
+		f, _ = steps[k.WrongStep].(*program.Fused)
+	}
+	if f != nil {
 		plain := int(k.WrongStep+1) + int(f.Kernels)
 		name = of.names()[plain-1]
 		for i := plain; i < plain+int(f.Plain) && where == ""; i++ {
-			where = s.compiler.place(of, int(compiled.StepRecord[i]))
+			where = s.compiler.place(of, compiled.Program.Record(i))
 		}
 	}
 	return fmt.Sprintf("The kernels of %s (%s, program #%d) do not give what its operators give: %s. The call has the "+
@@ -327,27 +331,27 @@ func stepNames(of *call) []string {
 	steps := compiled.Program.Steps
 	out := make([]string, len(steps))
 	op := func(i int) string {
-		if r := int(compiled.StepRecord[i]); r >= 0 && r < len(of.entry.ops) {
+		if r := compiled.Program.Record(i); r >= 0 && r < len(of.entry.ops) {
 			return short(of.entry.ops[r])
 		}
 		return "copy"
 	}
 	for i := 0; i < len(steps); i++ {
-		switch k := steps[i].Kind.(type) {
-		case *proto.Step_Call:
-			out[i] = short(k.Call.Op)
-		case *proto.Step_Copy, *proto.Step_Clone, *proto.Step_Resize:
+		switch k := steps[i].(type) {
+		case *program.Call:
+			out[i] = short(k.Op)
+		case *program.Copy, *program.Clone, *program.Resize:
 			out[i] = op(i)
-		case *proto.Step_Fused:
+		case *program.Fused:
 			first := i + 1
-			plain := first + int(k.Fused.Kernels)
-			name := "fused " + opsOf(steps, plain, plain+int(k.Fused.Plain), op)
+			plain := first + int(k.Kernels)
+			name := "fused " + opsOf(steps, plain, plain+int(k.Plain), op)
 			for j := first; j < plain; j++ {
-				switch kernel := steps[j].Kind.(type) {
-				case *proto.Step_Kernel:
+				switch kernel := steps[j].(type) {
+				case *program.Kernel:
 					out[j] = name
-				case *proto.Step_Call:
-					out[j] = short(kernel.Call.Op)
+				case *program.Call:
+					out[j] = short(kernel.Op)
 				}
 			}
 			i = plain - 1
@@ -357,12 +361,14 @@ func stepNames(of *call) []string {
 }
 
 // opsOf lists the ops of some steps: "mul, add ×3, relu".
-func opsOf(steps []*proto.Step, from, to int, op func(int) string) string {
+func opsOf(steps []program.Step, from, to int, op func(int) string) string {
 	const most = 6
 	var names []string
 	times := map[string]int{}
 	for i := from; i < to; i++ {
-		if steps[i].GetCall() == nil && steps[i].GetCopy() == nil {
+		switch steps[i].(type) {
+		case *program.Call, *program.Copy:
+		default:
 			continue
 		}
 		name := op(i)

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mycelya/mycelya/codegen"
+	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/trace"
@@ -169,23 +170,18 @@ func TestProfileIsBounded(t *testing.T) {
 }
 
 func TestNamesOfSteps(t *testing.T) {
-	calls := func(op string) *proto.Step { return &proto.Step{Kind: &proto.Step_Call{Call: &proto.CallOp{Op: op}}} }
-	free := &proto.Step{Kind: &proto.Step_Free{Free: &proto.Free{}}}
-	kernel := &proto.Step{Kind: &proto.Step_Kernel{Kernel: &proto.KernelOp{}}}
-	fused := func(kernels, plain uint32) *proto.Step {
-		return &proto.Step{Kind: &proto.Step_Fused{Fused: &proto.Fused{Kernels: kernels, Plain: plain}}}
-	}
-	dst := &proto.Step{Kind: &proto.Step_Copy{Copy: &proto.Copy{}}}
-	compiled := &codegen.Compiled{Program: &proto.Program{}}
+	calls := func(op string) program.Step { return &program.Call{Op: op} }
+	free, kernel, dst := &program.Free{}, &program.Kernel{}, &program.Copy{}
+	fused := func(kernels, plain uint32) program.Step { return &program.Fused{Kernels: kernels, Plain: plain} }
+	p := &program.Program{}
 	e := &entry{}
-	add := func(s *proto.Step, op string) {
-		record := int32(-1)
+	add := func(s program.Step, op string) {
+		record := uint32(0)
 		if op != "" {
-			record = int32(len(e.ops))
 			e.ops = append(e.ops, op)
+			record = uint32(len(e.ops))
 		}
-		compiled.Program.Steps = append(compiled.Program.Steps, s)
-		compiled.StepRecord = append(compiled.StepRecord, record)
+		p.Steps, p.Records = append(p.Steps, s), append(p.Records, record)
 	}
 	add(calls("aten::mm"), "aten::linear")
 	add(fused(2, 4), "")
@@ -198,7 +194,7 @@ func TestNamesOfSteps(t *testing.T) {
 	add(dst, "aten::copy_")
 	add(dst, "")
 	add(calls("mycelya::set_flag"), "mycelya::set_flag")
-	names := stepNames(&call{entry: e, variant: &variant{compiled: compiled}})
+	names := stepNames(&call{entry: e, variant: &variant{compiled: &codegen.Compiled{Program: p}}})
 	require.Equal(t, []string{
 		"mm", "", "fused mul ×2, add", "", "mul", "add", "", "mul", "copy_", "copy", "mycelya::set_flag",
 	}, names)
@@ -206,12 +202,12 @@ func TestNamesOfSteps(t *testing.T) {
 	for i := range 9 {
 		many = append(many, fmt.Sprintf("aten::op%d.out", i))
 	}
-	e.ops, compiled.StepRecord, compiled.Program.Steps = nil, nil, nil
+	e.ops, p.Records, p.Steps = nil, nil, nil
 	add(fused(1, 9), "")
 	add(kernel, "")
 	for _, op := range many {
 		add(calls(op), op)
 	}
-	names = stepNames(&call{entry: e, variant: &variant{compiled: compiled}})
+	names = stepNames(&call{entry: e, variant: &variant{compiled: &codegen.Compiled{Program: p}}})
 	require.Equal(t, "fused op0, op1, op2, op3, op4, op5, 3 more", names[1])
 }

@@ -7,14 +7,15 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
+	"io"
 	"slices"
 	"sync"
 
 	"github.com/dgraph-io/ristretto"
-	protobuf "google.golang.org/protobuf/proto"
 
 	"github.com/mycelya/mycelya/codegen"
 	"github.com/mycelya/mycelya/ir/cost"
+	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/trace"
 )
@@ -36,6 +37,7 @@ type variant struct {
 	wanted   []bool // by local number
 	kernels  bool   // groups are computed by kernels
 	compiled *codegen.Compiled
+	packed   []byte   // its program, as the worker gets it
 	guesses  bool     // it takes equal sizes of views to be equal in further calls
 	numbers  bool     // it may rely on numbers
 	first    []uint64 // the parameters with which it was compiled, if hits are checked
@@ -94,15 +96,11 @@ func newPrograms(bytes int64) (*programs, error) {
 func (p *programs) close() { p.cache.Close() }
 
 // newKernels counts the kernels of a program that no program before it had.
-func (p *programs) newKernels(program *proto.Program) int {
+func (p *programs) newKernels(of *program.Program) int {
 	n := 0
-	for _, k := range program.Kernels {
-		b, err := protobuf.MarshalOptions{Deterministic: true}.Marshal(k)
-		if err != nil {
-			panic("BUG: a kernel doesn't encode: " + err.Error())
-		}
+	for _, k := range of.Kernels {
 		h := fnv.New128a()
-		_, _ = h.Write(b)
+		_, _ = io.WriteString(h, k.String())
 		key := [16]byte(h.Sum(nil))
 		if _, ok := p.kernels[key]; !ok {
 			p.kernels[key] = struct{}{}

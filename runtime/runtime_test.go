@@ -300,8 +300,8 @@ func TestAWorkerThatRefuses(t *testing.T) {
 		"error": {&proto.Hello{Error: "There is no CUDA device 7."},
 			"mycelya:0 could not start its worker: There is no CUDA device 7."},
 		"build": {&proto.Hello{Protocol: transport.Version, Build: "0.0.9", Abi: proto.ABIVersion},
-			fmt.Sprintf("mycelya:0 could not start its worker: The worker is build 0.0.9 (wire version 1), "+
-				"this package is build %s (wire version 1). Reinstall the package.", transport.Build)},
+			fmt.Sprintf("mycelya:0 could not start its worker: The worker is build 0.0.9 (wire version %d), "+
+				"this package is build %s (wire version %[1]d). Reinstall the package.", transport.Version, transport.Build)},
 		"abi": {&proto.Hello{Protocol: transport.Version, Build: transport.Build, Abi: 99},
 			fmt.Sprintf("mycelya:0 could not start its worker: The worker's ABI is 99, this package's is %d. "+
 				"Reinstall the package.", proto.ABIVersion)},

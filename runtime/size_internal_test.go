@@ -44,7 +44,9 @@ func TestSizeOfPrograms(t *testing.T) {
 		for i := range entries {
 			c, err := codegen.Compile(g, codegen.Options{Kernels: true})
 			require.NoError(t, err)
-			v := &variant{compiled: c, account: &account{}}
+			packed, err := pack(c.Program)
+			require.NoError(t, err)
+			v := &variant{compiled: c, packed: packed, account: &account{}}
 			v.bytes = v.measure() - 8*int64(c.Program.Params) - 8*int64(len(c.Inputs)+len(c.Outputs)) // without a call
 			entries[i] = &entry{variants: []*variant{v}}
 			total += entries[i].bytes()
@@ -67,7 +69,7 @@ func TestProgramsStayWithinTheirBound(t *testing.T) {
 	require.NoError(t, err)
 	g, err = passes.Run(g, passes.Options{})
 	require.NoError(t, err)
-	const bound, count = 4 << 20, 500
+	const bound, count = 4 << 20, 600
 	before := live()
 	p, err := newPrograms(bound)
 	require.NoError(t, err)
@@ -77,7 +79,9 @@ func TestProgramsStayWithinTheirBound(t *testing.T) {
 	for i := range count {
 		c, err := codegen.Compile(g, codegen.Options{Kernels: true})
 		require.NoError(t, err)
-		v := &variant{compiled: c, account: &account{}}
+		packed, err := pack(c.Program)
+		require.NoError(t, err)
+		v := &variant{compiled: c, packed: packed, account: &account{}}
 		v.bytes = v.measure()
 		e := &entry{skeleton: []uint64{uint64(i)}, variants: []*variant{v}}
 		p.store(&trace.Trace{Key: [2]uint64{uint64(i), 1}, Skeleton: e.skeleton}, e)

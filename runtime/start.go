@@ -11,12 +11,13 @@ import (
 	"syscall"
 	"time"
 
+	protobuf "google.golang.org/protobuf/proto"
+
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/link"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/core"
 	"github.com/mycelya/mycelya/runtime/provider"
-	protobuf "google.golang.org/protobuf/proto"
 )
 
 const (

@@ -7,9 +7,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	protobuf "google.golang.org/protobuf/proto"
+
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/runtime/core"
-	protobuf "google.golang.org/protobuf/proto"
 )
 
 // Ticket stands for a pending answer. The core decides when the ticket ends, and when its memory is written.

@@ -40,8 +40,8 @@ func skipped(captured *trace.Captured, compiled *codegen.Compiled) (count, of, f
 			records[n.Record] = computes
 		}
 	}
-	for _, r := range compiled.StepRecord {
-		if r >= 0 && records[r] == computes {
+	for i := range compiled.Program.Steps {
+		if r := compiled.Program.Record(i); r >= 0 && records[r] == computes {
 			records[r] = computed
 		}
 	}

@@ -25,8 +25,8 @@ const module = "github.com/mycelya/mycelya/"
 
 // layers lists the top folders from the lowest layer to the highest. A package imports only its own layer and lower
 // ones.
-var layers = []string{"catalogue", "ir", "kernel", "trace", "capture", "proto", "fusion", "passes", "codegen",
-	"runtime", "client", "worker", "bench", "tests"}
+var layers = []string{"catalogue", "ir", "kernel", "trace", "capture", "program", "proto", "fusion", "passes",
+	"codegen", "runtime", "client", "worker", "bench", "tests"}
 
 // matrix lists the packages of this module that a folder and its subfolders may import. The longest folder that fits
 // counts. "x/..." stands for x and all folders below it.
@@ -44,25 +44,27 @@ var matrix = map[string][]string{
 	"passes":                  {"catalogue", "ir", "ir/decomp", "fusion"},
 	"passes/cmd":              {"catalogue", "ir", "passes/..."},
 	"passes/repro":            {"catalogue", "ir", "passes"},
-	"codegen":                 {"catalogue", "ir", "ir/decomp", "fusion", "kernel", "proto"},
+	"codegen":                 {"catalogue", "ir", "ir/decomp", "fusion", "kernel", "program"},
 	"kernel":                  {"catalogue"},
 	"fusion":                  {"catalogue", "ir", "ir/decomp", "kernel"},
 	"codegen/cuda":            {"catalogue", "kernel"},
-	"codegen/bind":            {"catalogue", "codegen/cuda", "kernel", "proto"},
-	"proto":                   {"catalogue", "proto/...", "kernel"},
-	"runtime": {"catalogue", "ir", "ir/cost", "trace", "passes", "codegen/...", "kernel", "proto/...",
+	"codegen/bind":            {"catalogue", "codegen/cuda", "kernel", "program"},
+	"program":                 {"catalogue", "kernel"},
+	"proto":                   {"catalogue", "proto/..."},
+	"runtime": {"catalogue", "ir", "ir/cost", "trace", "passes", "codegen/...", "kernel", "program", "proto/...",
 		"runtime/..."},
-	"runtime/compare":               {"catalogue", "ir", "ir/decomp"}, // the program of MYCELYA_CHECK=3
-	"runtime/dump":                  {"catalogue", "ir", "ir/cost", "passes/...", "codegen/...", "kernel", "proto/..."},
+	"runtime/compare": {"catalogue", "ir", "ir/decomp"}, // the program of MYCELYA_CHECK=3
+	"runtime/dump": {"catalogue", "ir", "ir/cost", "passes/...", "codegen/...", "kernel", "program",
+		"proto/..."},
 	"runtime/core":                  {"proto/..."}, // the session without clocks, sockets and goroutines
 	"runtime/provider":              {"catalogue", "proto", "proto/link", "proto/transport", "runtime/provider/..."},
 	"runtime/provider/providers":    {"catalogue", "runtime/provider/..."},
 	"runtime/provider/providertest": {"catalogue", "proto/...", "runtime/provider/..."},
-	"worker":                        {"catalogue", "worker/...", "proto/...", "codegen/...", "kernel"},
+	"worker":                        {"catalogue", "worker/...", "program", "proto/...", "codegen/...", "kernel"},
 	"worker/hub":                    {"worker/kept"},
 	"worker/cmd":                    {"..."},
-	"worker/ref":                    {"catalogue", "worker", "proto/...", "codegen/...", "kernel", "ir", "ir/eval"},
-	"worker/conformance":            {"catalogue", "worker/...", "proto/...", "codegen/...", "kernel", "ir", "ir/eval"},
+	"worker/ref":                    {"catalogue", "worker", "program", "proto/...", "kernel", "ir", "ir/eval"},
+	"worker/conformance":            {"catalogue", "worker/...", "program", "proto/...", "ir", "ir/eval"},
 	"runtime/provider/emulate":      {},
 	"bench":                         {"catalogue", "bench/standin", "proto/...", "runtime/provider/emulate"},
 	"bench/standin":                 {"proto/transport"},
@@ -77,7 +79,8 @@ var matrix = map[string][]string{
 }
 
 // standardOnly lists the folders that import only the standard library and the packages of the matrix.
-var standardOnly = []string{"catalogue", "ir", "trace", "fusion", "capture", "passes", "kernel", "codegen/cuda"}
+var standardOnly = []string{"catalogue", "ir", "trace", "fusion", "capture", "passes", "kernel", "program",
+	"codegen/cuda"}
 
 type goPackage struct {
 	ImportPath, Name                   string

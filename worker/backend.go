@@ -6,6 +6,7 @@ package worker
 import (
 	"fmt"
 
+	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
 )
 
@@ -22,8 +23,8 @@ type Backend interface {
 // have passed proto's rules; the executor checks ids, sizes and views against its storages. Errors are *Error.
 type Executor interface {
 	Info() Info
-	// Prepare makes a program ready; Drop forgets it.
-	Prepare(p *proto.Program) (Prepared, error)
+	// Prepare makes a program ready; Drop forgets it. words are those of p.
+	Prepare(p *program.Program, words []uint64) (Prepared, error)
 	Drop(Prepared)
 	// Run runs a program. Inputs and outputs are pairs (buffer, storage id); after the run the output storages hold
 	// the buffers. The storages of frees end once the inputs are bound. A step that needs a missing or poisoned storage

@@ -129,6 +129,7 @@ import (
 	"sync"
 	"unsafe"
 
+	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
 )
 
@@ -136,7 +137,7 @@ import (
 const (
 	_ = uint(C.MYCELYA_ABI_VERSION-proto.ABIVersion) + uint(proto.ABIVersion-C.MYCELYA_ABI_VERSION)
 	_ = uint(C.MAX_ERRORS-MaxErrors) + uint(MaxErrors-C.MAX_ERRORS)
-	_ = uint(C.MAX_RANK-proto.MaxRank) + uint(proto.MaxRank-C.MAX_RANK)
+	_ = uint(C.MAX_RANK-program.MaxRank) + uint(program.MaxRank-C.MAX_RANK)
 	_ = uint(C.MYC_E_LOST-proto.ErrLost) + uint(proto.ErrLost-C.MYC_E_LOST)
 	_ = uint(C.MYC_E_LINALG-proto.ErrLinalg) + uint(proto.ErrLinalg-C.MYC_E_LINALG)
 )
@@ -369,20 +370,17 @@ func (x *torchExecutor) Info() Info {
 	return i
 }
 
-func (x *torchExecutor) Prepare(p *proto.Program) (Prepared, error) {
+func (x *torchExecutor) Prepare(p *program.Program, encoded []uint64) (Prepared, error) {
 	out := &torchProgram{params: int(p.Params)}
 	for _, s := range p.Steps {
-		if s.GetFused() != nil {
+		if _, ok := s.(*program.Fused); ok {
 			out.fused++
 		}
 	}
 	if x.launcher != nil && out.fused > 0 {
-		var err error
-		if out.plans, err = newPlans(x.launcher, p); err != nil {
-			return nil, Errorf(proto.ErrRuntime, "BUG: the kernels of a valid program: %v.", err)
-		}
+		out.plans = newPlans(x.launcher, p)
 	}
-	w, n := words(proto.Words(p))
+	w, n := words(encoded)
 	if out.prog = C.x_prepare(x.s, w, n); out.prog == nil {
 		return nil, x.failure()
 	}
@@ -474,7 +472,7 @@ func (x *torchExecutor) UploadEnd(id uint64) error {
 }
 
 func (x *torchExecutor) Read(v *proto.Read, use func([]byte) error) error {
-	if len(v.Sizes) > proto.MaxRank || len(v.Strides) != len(v.Sizes) {
+	if len(v.Sizes) > program.MaxRank || len(v.Strides) != len(v.Sizes) {
 		return Errorf(proto.ErrValue, "A view of %d sizes and %d strides cannot be read.", len(v.Sizes), len(v.Strides))
 	}
 	s := x.s

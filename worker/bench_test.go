@@ -19,7 +19,7 @@ func BenchmarkCall(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			c := serve(b, load(b), 0).connect(b)
 			c.upload(1, f32(1, 2))
-			c.send(transport.Program, unary(1, "aten::neg"), nil)
+			c.send(transport.Program, sent(1, unary("aten::neg")), nil)
 			c.call(callOf(1, 2, 1, 2))
 			b.Run("call and done", func(b *testing.B) {
 				for range b.N {

@@ -97,7 +97,7 @@ func TestUploadsFromBlocksDoNotWaitForPrograms(t *testing.T) {
 	require.True(t, d.UnknownProgram)
 	c.uploadFrom(1, 1, 0, 8)
 	c.send(transport.Unshare, &proto.Unshare{Block: 1}, nil)
-	c.send(transport.Program, unary(1, "aten::neg"), nil)
+	c.send(transport.Program, sent(1, unary("aten::neg")), nil)
 	require.NoError(t, c.c.Send(transport.Call, call, callOf(1, 2, 1, 2), nil))
 	var done proto.Done
 	c.expect(transport.Done, call, &done)

@@ -171,7 +171,7 @@ func changedLists(before *proto.Call, w []uint64) *proto.Call {
 // open returns a reader of the program's bytes; nil if the room does not have them any more.
 func (p pastProgram) open(memory io.ReaderAt) io.Reader {
 	const label = 16
-	if p.number == 0 || p.bytes > proto.MaxProgramBytes || p.at%8 != 0 || p.at > journalRoom-label ||
+	if p.number == 0 || p.bytes > maxProgram || p.at%8 != 0 || p.at > journalRoom-label ||
 		p.bytes > journalRoom-label-p.at {
 		return nil
 	}

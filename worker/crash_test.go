@@ -19,12 +19,14 @@ import (
 	"github.com/stretchr/testify/require"
 	protobuf "google.golang.org/protobuf/proto"
 
+	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/worker"
 )
 
 // slowProgram is the program of slowCall, whose steps take minutes.
-func slowProgram() *proto.Program { return chain(9, 20_000) }
+func slowProgram() *proto.Program { return sent(9, chain(20_000)) }
 
 // slowCall sends a call that takes minutes, and waits until it runs. It uses the storages from 90 on.
 func slowCall(t testing.TB, c *client, pid int) (seq uint64) {
@@ -111,16 +113,18 @@ func readCrash(t testing.TB, dir string) *keptCrash {
 	return k
 }
 
-// program decodes a program of a crash, by the rules for programs.
+// program is the message of a program of a crash, which must obey the rules for programs.
 func (k *keptCrash) program(t testing.TB, dir string, i int) *proto.Program {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(dir, k.Programs[i].File))
 	require.NoError(t, err)
 	require.Len(t, b, k.Programs[i].Bytes)
-	p, err := proto.DecodeProgram(b)
+	key, words, err := worker.Decode(b)
 	require.NoError(t, err)
-	require.Equal(t, k.Programs[i].Key, hex.EncodeToString(p.Key))
-	return p
+	require.Equal(t, k.Programs[i].Key, hex.EncodeToString([]byte(key)))
+	_, err = program.Parse(words)
+	require.NoError(t, err)
+	return &proto.Program{Key: []byte(key), Words: program.Pack(words)}
 }
 
 // call is a call of a crash as a message.
@@ -146,7 +150,7 @@ func TestACrashIsKept(t *testing.T) {
 	c, pid := s.session(t)
 	c.upload(1, bytes.Repeat(secret, 3))
 	for k := range byte(8) { // with the slow one there are more programs than are keptCrash
-		c.send(transport.Program, unary(1+k, "aten::relu"), nil)
+		c.send(transport.Program, sent(1+k, unary("aten::relu")), nil)
 	}
 	first := callOf(1, 3, 1, 2)
 	require.Zero(t, c.call(first).Failed)
@@ -185,14 +189,15 @@ func TestACrashIsKept(t *testing.T) {
 	require.Len(t, k.Programs, 8)
 	require.True(t, protobuf.Equal(slowProgram(), k.program(t, end.Dump, 0)))
 	for i := 1; i < 8; i++ {
-		require.True(t, protobuf.Equal(unary(byte(9-i), "aten::relu"), k.program(t, end.Dump, i)), i)
+		require.True(t, protobuf.Equal(sent(byte(9-i), unary("aten::relu")), k.program(t, end.Dump, i)), i)
 	}
 	require.Len(t, k.calls, 64)
 	require.Equal(t, seq, k.calls[63].Call)
 	require.True(t, protobuf.Equal(callOf(9, 100_000, 90, 91), k.calls[63].call(t)))
 	require.True(t, protobuf.Equal(last, k.calls[63-8].call(t)), "whole, although a difference was sent")
 	for i, call := range k.calls {
-		require.NoError(t, proto.ValidateCall(unary(1, "aten::relu"), call.call(t)), "call %d", i)
+		c := call.call(t)
+		require.Equal(t, []int{1, 1, 1}, []int{len(c.Params), len(c.Inputs), len(c.Outputs)}, "call %d", i)
 	}
 	require.Len(t, k.names, 8+3)
 	r.logs(t, "kept="+end.Dump)
@@ -226,7 +231,10 @@ func TestACrashOfTorchIsKept(t *testing.T) {
 	k := readCrash(t, end.Dump)
 	require.True(t, strings.HasPrefix(k.Torch, "2."), k.Torch)
 	require.Equal(t, "cpu", k.Device)
-	require.True(t, protobuf.Equal(unary(1, "aten::relu"), k.program(t, end.Dump, 0)))
+	require.True(t, protobuf.Equal(sent(1, unary("aten::relu")), k.program(t, end.Dump, 0)))
+	text, err := worker.Show(filepath.Join(end.Dump, k.Programs[0].File))
+	require.NoError(t, err)
+	require.Contains(t, text, "b1:f32[p0] = aten::relu(b0:f32[p0])")
 	require.True(t, protobuf.Equal(callOf(1, 2, 1, 2), k.calls[0].call(t)))
 }
 

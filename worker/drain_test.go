@@ -43,7 +43,7 @@ func TestAStoppedWorkerAnswersWhatHasArrived(t *testing.T) {
 	const n, calls = 1000, 40
 	eachWay(t, func(t *testing.T, r *running, c *client, pid int) {
 		c.upload(1, make([]byte, 4*n))
-		c.send(transport.Program, chain(1, 300), nil)
+		c.send(transport.Program, sent(1, chain(300)), nil)
 		first := c.seq + 1
 		for i := range uint64(calls) {
 			c.send(transport.Call, callOf(1, n, 1+i, 2+i), nil)

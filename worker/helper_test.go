@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	protobuf "google.golang.org/protobuf/proto"
 
+	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/worker"
@@ -210,18 +211,20 @@ func f32(v ...float32) (out []byte) {
 func key(n byte) []byte { return bytes.Repeat([]byte{n}, proto.KeyBytes) }
 
 // unary returns the program y = op(x) on f32 vectors; parameter 0 is their length.
-func unary(k byte, op string) *proto.Program {
-	tensor := func(b uint32) *proto.Tensor {
-		return &proto.Tensor{Buffer: b, Dtype: 7, Contiguous: true, Sizes: []*proto.Dim{{Kind: &proto.Dim_Param{Param: 0}}}}
+func unary(op string) *program.Program {
+	vector := func(b uint32) program.Tensor {
+		return program.Tensor{Buffer: b, DType: 7, Sizes: []program.Dim{program.Param(0)}}
 	}
-	return &proto.Program{
-		Key: key(
-			k,
-		), Params: 1, Buffers: 2, Tensors: []*proto.Tensor{tensor(0), tensor(1)}, Inputs: []uint32{0}, Outputs: []uint32{1},
-		Steps: []*proto.Step{{Kind: &proto.Step_Call{Call: &proto.CallOp{
-			Op: op, Args: []*proto.Arg{{Kind: &proto.Arg_Tensor{Tensor: 0}}}, Results: []uint32{2},
-		}}}},
+	return &program.Program{
+		Params: 1, Buffers: 2, Tensors: []program.Tensor{vector(0), vector(1)},
+		Inputs: []uint32{0}, Outputs: []uint32{1}, Records: []uint32{0},
+		Steps: []program.Step{&program.Call{Op: op, Args: []program.Arg{program.Window(0)}, Results: []uint32{2}}},
 	}
+}
+
+// sent is the message of a program.
+func sent(k byte, p *program.Program) *proto.Program {
+	return &proto.Program{Key: key(k), Words: program.Pack(p.Words())}
 }
 
 func callOf(k byte, n, in, out uint64) *proto.Call {

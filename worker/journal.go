@@ -122,7 +122,7 @@ func (j *Journal) forget(p *noted) {
 }
 
 // call notes a call that is about to run: sent as it was received, and all as it is whole.
-func (j *Journal) call(seq uint64, p *program, sent, all *proto.Call) {
+func (j *Journal) call(seq uint64, p *loaded, sent, all *proto.Call) {
 	if j == nil {
 		return
 	}

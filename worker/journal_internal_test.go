@@ -35,7 +35,7 @@ func newJournal(t testing.TB) (*Journal, *os.File) {
 
 // caller makes the calls of one program as a client does: as differences, where it can.
 type caller struct {
-	p    program
+	p    loaded
 	last *proto.Call
 	seq  uint64
 }
@@ -61,7 +61,7 @@ func TestJournalKeepsTheLastCalls(t *testing.T) {
 		longest := rapid.SampledFrom([]int{4, 100, 3000}).Draw(t, "longest")
 		callers := make([]*caller, rapid.IntRange(1, 12).Draw(t, "programs"))
 		for i := range callers {
-			callers[i] = &caller{p: program{key: fmt.Sprintf("%020d", i)}}
+			callers[i] = &caller{p: loaded{key: fmt.Sprintf("%020d", i)}}
 			callers[i].p.noted = j.program(bytes.Repeat([]byte{byte(i)}, 1+i))
 		}
 		n := func(name string) []uint64 {
@@ -127,7 +127,7 @@ func TestJournalKeepsTheLastCalls(t *testing.T) {
 // TestJournalOfLongCalls: the last calls are whole, and a call that is too long is there without its lists.
 func TestJournalOfLongCalls(t *testing.T) {
 	j, f := newJournal(t)
-	c := &caller{p: program{key: fmt.Sprintf("%020d", 1)}}
+	c := &caller{p: loaded{key: fmt.Sprintf("%020d", 1)}}
 	for seq := range uint64(100) {
 		params := make([]uint64, largestCall-1)
 		for i := range params {
@@ -184,10 +184,10 @@ func TestRoomOfAJournal(t *testing.T) {
 // TestAJournalThatIsFull: a program without a place is called all the same.
 func TestAJournalThatIsFull(t *testing.T) {
 	j, f := newJournal(t)
-	big := &caller{p: program{key: fmt.Sprintf("%020d", 1)}}
+	big := &caller{p: loaded{key: fmt.Sprintf("%020d", 1)}}
 	big.p.noted = j.program(make([]byte, journalRoom-16))
 	require.NotZero(t, big.p.noted.number)
-	small := &caller{p: program{key: fmt.Sprintf("%020d", 2)}}
+	small := &caller{p: loaded{key: fmt.Sprintf("%020d", 2)}}
 	small.p.noted = j.program([]byte{1})
 	require.Zero(t, small.p.noted)
 	small.call(j, 7, &proto.Call{Params: []uint64{3}})
@@ -225,7 +225,7 @@ func (p *patched) ReadAt(b []byte, at int64) (int, error) {
 // FuzzJournal reads a journal in which words were changed, and writes what it says into a folder.
 func FuzzJournal(f *testing.F) {
 	j, file := newJournal(f)
-	c := &caller{p: program{key: fmt.Sprintf("%020d", 1)}}
+	c := &caller{p: loaded{key: fmt.Sprintf("%020d", 1)}}
 	c.p.noted = j.program([]byte("a program"))
 	j.about("cpu\nname\n2.0")
 	for seq := range uint64(200) {
@@ -272,7 +272,7 @@ func FuzzJournal(f *testing.F) {
 // TestADamagedJournal: what cannot be is left out, and the rest is there.
 func TestADamagedJournal(t *testing.T) {
 	j, f := newJournal(t)
-	c := &caller{p: program{key: fmt.Sprintf("%020d", 1)}}
+	c := &caller{p: loaded{key: fmt.Sprintf("%020d", 1)}}
 	for seq := range uint64(3) {
 		c.call(j, seq+1, &proto.Call{Params: []uint64{seq}})
 	}
@@ -291,8 +291,8 @@ func TestADamagedJournal(t *testing.T) {
 func TestTheFolderOfCrashesIsBounded(t *testing.T) {
 	j, f := newJournal(t)
 	dir := filepath.Join(t.TempDir(), "a", "crashes")
-	c := &caller{p: program{key: fmt.Sprintf("%020d", 1)}}
-	c.p.noted = j.program(make([]byte, proto.MaxProgramBytes))
+	c := &caller{p: loaded{key: fmt.Sprintf("%020d", 1)}}
+	c.p.noted = j.program(make([]byte, maxProgram))
 	c.call(j, 1, &proto.Call{})
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	var paths []string
@@ -336,7 +336,7 @@ func BenchmarkJournal(b *testing.B) {
 	for _, n := range []int{4, 64, 1000} {
 		b.Run(fmt.Sprintf("%d parameters", n), func(b *testing.B) {
 			j, _ := newJournal(b)
-			p := &program{key: fmt.Sprintf("%020d", 1)}
+			p := &loaded{key: fmt.Sprintf("%020d", 1)}
 			all := &proto.Call{Params: make([]uint64, n), Inputs: make([]uint64, n/4), Outputs: make([]uint64, n/4)}
 			next := &proto.Call{Params: make([]uint64, n), Inputs: make([]uint64, n/4), Outputs: make([]uint64, n/4)}
 			for i := range next.Inputs {

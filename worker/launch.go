@@ -17,6 +17,7 @@ import (
 	"github.com/mycelya/mycelya/codegen/bind"
 	"github.com/mycelya/mycelya/codegen/cuda"
 	"github.com/mycelya/mycelya/kernel"
+	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/worker/kernels"
 )
@@ -91,14 +92,13 @@ func newLauncher(
 
 // plans has the launches of one program's kernels. Only the session's thread uses it.
 type plans struct {
-	l       *launcher
-	p       *proto.Program
-	kernels []*kernel.Kernel
-	hashes  [][sha256.Size]byte // of kernels
-	groups  []group
-	shape   []uint32 // the parameters that launches depend on, without numbers
-	made    map[choice]*kernels.Kernel
-	recent  []*plan // the most recently used first
+	l      *launcher
+	p      *program.Program
+	hashes [][sha256.Size]byte // of kernels
+	groups []group
+	shape  []uint32 // the parameters that launches depend on, without numbers
+	made   map[choice]*kernels.Kernel
+	recent []*plan // the most recently used first
 	// Kernels that this program was the first to request, until they are ready.
 	awaited []*kernels.Kernel
 }
@@ -137,59 +137,52 @@ type launch struct {
 	cuda.Launch
 	step uint32
 	code *kernels.Kernel
-	at   []*proto.KernelOp_Instance
+	at   []program.Instance
 }
 
 // number is the position of a number of the call in the words of a plan.
 type number struct {
 	word  int
-	arg   *proto.Arg
+	arg   *program.Arg
 	class kernel.Class
 	value uint64 // of the parameter that the words were made for
 	param uint32
 }
 
 // newPlans returns the plans of a valid program, nil if it has no group.
-func newPlans(l *launcher, p *proto.Program) (*plans, error) {
+func newPlans(l *launcher, p *program.Program) *plans {
 	s := &plans{l: l, p: p, made: map[choice]*kernels.Kernel{}}
 	for i := 0; i < len(p.Steps); i++ {
-		f := p.Steps[i].GetFused()
-		if f == nil {
+		f, ok := p.Steps[i].(*program.Fused)
+		if !ok {
 			continue
 		}
 		g, draws := group{step: uint32(i)}, false
 		for j := i + 1; j <= i+int(f.Kernels); j++ {
-			draws = draws || len(p.Steps[j].GetCall().GetResults()) > 0
-			if op := p.Steps[j].GetKernel(); op != nil {
+			switch s := p.Steps[j].(type) {
+			case *program.Call:
+				draws = draws || len(s.Results) > 0
+			case *program.Kernel:
 				g.kernels = append(g.kernels, uint32(j))
 			}
 		}
 		if !draws {
 			s.groups = append(s.groups, g)
 			for _, j := range g.kernels {
-				s.shape = bind.Shape(s.shape, p, p.Steps[j].GetKernel())
+				s.shape = bind.Shape(s.shape, p, p.Steps[j].(*program.Kernel))
 			}
 		}
 		i += int(f.Kernels) + int(f.Plain)
 	}
 	if len(s.groups) == 0 {
-		return nil, nil
+		return nil
 	}
 	slices.Sort(s.shape)
 	s.shape = slices.Compact(s.shape)
-	for _, m := range p.Kernels {
-		k, err := m.Decode()
-		if err != nil {
-			return nil, err
-		}
-		text, err := protobuf.MarshalOptions{Deterministic: true}.Marshal(m)
-		if err != nil {
-			return nil, err
-		}
-		s.kernels = append(s.kernels, k)
-		s.hashes = append(s.hashes, sha256.Sum256(text))
+	for _, k := range p.Kernels {
+		s.hashes = append(s.hashes, sha256.Sum256([]byte(k.String())))
 	}
-	return s, nil
+	return s
 }
 
 // launches returns the words of a call for the executor (csrc/abi/mycelya.h). The plan owns them; they are valid
@@ -243,8 +236,8 @@ func (s *plans) plan(params []uint64) *plan {
 	for _, g := range s.groups {
 		out := planned{step: g.step, state: kernels.Pending}
 		for _, step := range g.kernels {
-			op := s.p.Steps[step].GetKernel()
-			k := s.kernels[op.Kernel]
+			op := s.p.Steps[step].(*program.Kernel)
+			k := s.p.Kernels[op.Kernel]
 			instances, err := bind.Instances(k, s.p, op, params)
 			if err != nil { // the group's operators run instead, and report the error if there is one
 				out.state, out.launches = kernels.Failed, nil
@@ -264,7 +257,7 @@ func (s *plans) want(number uint32, v cuda.Variant) *kernels.Kernel {
 	at := choice{number, v.String()}
 	c, ok := s.made[at]
 	if !ok {
-		k, fresh := s.kernels[number], false
+		k, fresh := s.p.Kernels[number], false
 		id := sha256.Sum256(append(s.hashes[number][:], at.variant...))
 		c, fresh = s.l.cache.Want(id, func() cuda.Source { return cuda.Print(k, v) })
 		s.made[at] = c
@@ -351,7 +344,7 @@ func (p *plan) launch(l *launch, params []uint64) {
 		first := len(p.words)
 		p.words = append(p.words, args...)
 		for _, w := range l.Numbers {
-			arg := l.at[l.Instances[i]].Numbers[w.Number]
+			arg := &l.at[l.Instances[i]].Numbers[w.Number]
 			param, ok := bind.NumberParam(arg)
 			if !ok {
 				continue

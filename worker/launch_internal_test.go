@@ -12,8 +12,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/kernel"
-	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/worker/kernels"
 )
 
@@ -41,37 +42,25 @@ func scaled(t *testing.T) *plans {
 			{Op: kernel.Store, Class: kernel.F32, A: 1, B: 2},
 		},
 	}
-	n := []*proto.Dim{{Kind: &proto.Dim_Param{Param: 0}}}
-	number := &proto.Arg{Kind: &proto.Arg_Number_{Number: &proto.Arg_Number{Kind: proto.NumberF64, Param: 1}}}
-	p := &proto.Program{
-		Key:     make([]byte, proto.KeyBytes),
+	n := []program.Dim{program.Param(0)}
+	number := program.Number(catalogue.NumberF64, 1)
+	p := &program.Program{
 		Params:  2,
 		Buffers: 2,
 		Inputs:  []uint32{0},
 		Outputs: []uint32{1},
-		Kernels: []*proto.Kernel{proto.KernelMessage(k)},
-		Tensors: []*proto.Tensor{{Dtype: 7, Sizes: n, Contiguous: true}, {Buffer: 1, Dtype: 7, Sizes: n, Contiguous: true}},
-		Steps: []*proto.Step{
-			{Kind: &proto.Step_Fused{Fused: &proto.Fused{Kernels: 1, Plain: 1}}},
-			{
-				Kind: &proto.Step_Kernel{
-					Kernel: &proto.KernelOp{
-						Instances: []*proto.KernelOp_Instance{{Sizes: n, Tensors: []uint32{0, 3}, Numbers: []*proto.Arg{number}}},
-					},
-				},
-			},
-			{
-				Kind: &proto.Step_Call{
-					Call: &proto.CallOp{
-						Op:      "aten::mul.Tensor",
-						Args:    []*proto.Arg{{Kind: &proto.Arg_Tensor{Tensor: 0}}, number},
-						Results: []uint32{2},
-					},
-				},
-			},
+		Kernels: []*kernel.Kernel{k},
+		Tensors: []program.Tensor{{DType: 7, Sizes: n}, {Buffer: 1, DType: 7, Sizes: n}},
+		Steps: []program.Step{
+			&program.Fused{Kernels: 1, Plain: 1},
+			&program.Kernel{Instances: []program.Instance{
+				{Sizes: n, Uses: []program.Use{{}, {Tensor: 1, Made: true}}, Numbers: []program.Arg{number}},
+			}},
+			&program.Call{Op: "aten::mul.Tensor", Args: []program.Arg{program.Window(0), number}, Results: []uint32{2}},
 		},
+		Records: make([]uint32, 3),
 	}
-	require.NoError(t, proto.Validate(p))
+	require.NoError(t, p.Validate())
 	compiler := Kernels{Compiler: func() (kernels.Compiler, error) { return instant{}, nil }, Threads: 1}
 	l, err := newLauncher(
 		compiler,
@@ -88,9 +77,7 @@ func scaled(t *testing.T) *plans {
 	)
 	require.NoError(t, err)
 	t.Cleanup(l.cache.Close)
-	s, err := newPlans(l, p)
-	require.NoError(t, err)
-	return s
+	return newPlans(l, p)
 }
 
 // ready returns the words of a call after its kernels are ready.
@@ -158,15 +145,12 @@ func TestLaunchesAreKept(t *testing.T) {
 // numbers as PyTorch's CPU does.
 func TestFusedThatIsNotLaunched(t *testing.T) {
 	s := scaled(t)
-	draw := &proto.Step{Kind: &proto.Step_Call{Call: &proto.CallOp{Op: "mycelya::dropout_mask", Results: []uint32{1}}}}
-	p := &proto.Program{Kernels: s.p.Kernels, Tensors: s.p.Tensors, Steps: []*proto.Step{
-		{Kind: &proto.Step_Fused{Fused: &proto.Fused{Kernels: 2, Plain: 1}}}, draw, s.p.Steps[1], s.p.Steps[2]}}
-	none, err := newPlans(s.l, p)
-	require.NoError(t, err)
-	require.Nil(t, none)
+	draw := &program.Call{Op: "mycelya::dropout_mask", Results: []uint32{1}}
+	p := &program.Program{Kernels: s.p.Kernels, Tensors: s.p.Tensors, Steps: []program.Step{
+		&program.Fused{Kernels: 2, Plain: 1}, draw, s.p.Steps[1], s.p.Steps[2]}}
+	require.Nil(t, newPlans(s.l, p))
 	p.Steps = append(p.Steps, s.p.Steps...)
-	some, err := newPlans(s.l, p)
-	require.NoError(t, err)
+	some := newPlans(s.l, p)
 	require.Equal(t, []group{{step: 4, kernels: []uint32{5}}}, some.groups)
 }
 
@@ -191,8 +175,7 @@ func TestTorchsCompiler(t *testing.T) {
 	)
 	require.NoError(t, err)
 	defer l.cache.Close()
-	s, err := newPlans(l, scaled(t).p)
-	require.NoError(t, err)
+	s := newPlans(l, scaled(t).p)
 	require.NotEmpty(t, ready(t, s, 1000, 0))
 	for _, k := range s.ready() {
 		require.Positive(t, k.Compiled())
@@ -203,8 +186,7 @@ func TestTorchsCompiler(t *testing.T) {
 	none, err := newLauncher(Kernels{}, t.TempDir(), Info{Arch: "sm_90"}, nil, nil)
 	require.NoError(t, err)
 	defer none.cache.Close()
-	s, err = newPlans(none, s.p)
-	require.NoError(t, err)
+	s = newPlans(none, s.p)
 	s.launches([]uint64{1000, 0})
 	for _, k := range s.made {
 		require.Equal(t, kernels.Failed, k.Wait())

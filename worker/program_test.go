@@ -18,7 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/worker/conformance"
 )
@@ -45,8 +45,8 @@ func removeWorker() {
 	}
 }
 
-// program is the path of the worker program.
-func program(t testing.TB) string {
+// executable is the path of the worker program.
+func executable(t testing.TB) string {
 	t.Helper()
 	require.NoError(t, buildWorker())
 	return filepath.Join(built, "mycelya-worker")
@@ -65,7 +65,7 @@ type running struct {
 func runWorker(t testing.TB, args ...string) *running {
 	t.Helper()
 	r := &running{log: &logBuffer{}, ended: make(chan struct{})}
-	r.cmd = exec.Command(program(t), append([]string{"--backend", "ref", "--log", "info"}, args...)...)
+	r.cmd = exec.Command(executable(t), append([]string{"--backend", "ref", "--log", "info"}, args...)...)
 	r.cmd.Stderr = r.log
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	in, stdin, err := os.Pipe()
@@ -175,16 +175,15 @@ func freePort(t testing.TB) string {
 }
 
 // chain is the program y = relu(relu(…(x))) on f32 vectors; parameter 0 is their length.
-func chain(k byte, steps uint32) *proto.Program {
-	p := unary(k, "aten::relu")
-	p.Buffers, p.Outputs = steps+1, []uint32{steps}
+func chain(steps uint32) *program.Program {
+	p := unary("aten::relu")
+	p.Buffers, p.Outputs, p.Records = steps+1, []uint32{steps}, make([]uint32, steps)
 	p.Tensors, p.Steps = p.Tensors[:1], nil
 	for i := range steps {
-		p.Tensors = append(p.Tensors, &proto.Tensor{Buffer: i + 1, Dtype: 7, Contiguous: true,
-			Sizes: []*proto.Dim{{Kind: &proto.Dim_Param{Param: 0}}}})
-		p.Steps = append(p.Steps, &proto.Step{Kind: &proto.Step_Call{Call: &proto.CallOp{
-			Op: "aten::relu", Args: []*proto.Arg{{Kind: &proto.Arg_Tensor{Tensor: i}}}, Results: []uint32{i + 2},
-		}}})
+		p.Tensors = append(p.Tensors, program.Tensor{Buffer: i + 1, DType: 7, Sizes: p.Tensors[0].Sizes})
+		p.Steps = append(p.Steps, &program.Call{
+			Op: "aten::relu", Args: []program.Arg{program.Window(i)}, Results: []uint32{i + 2},
+		})
 	}
 	return p
 }

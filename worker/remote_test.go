@@ -126,7 +126,7 @@ func (r *remote) refused(t testing.TB, config *tls.Config) {
 // works requires that a session computes.
 func works(t testing.TB, c *client) {
 	t.Helper()
-	c.send(transport.Program, unary(1, "aten::relu"), nil)
+	c.send(transport.Program, sent(1, unary("aten::relu")), nil)
 	c.upload(1, f32(1, -2))
 	require.Zero(t, c.call(callOf(1, 2, 1, 2)).Failed)
 	got, st := c.read(2, 8)

@@ -103,7 +103,7 @@ func decodeCall(meta []byte, c *proto.Call) error {
 
 // whole returns a call with all its lists: those of c, or those of the program's last call with the differences in c
 // applied. The result becomes the program's last call.
-func (p *program) whole(seq uint64, c *proto.Call) (*proto.Call, error) {
+func (p *loaded) whole(seq uint64, c *proto.Call) (*proto.Call, error) {
 	switch {
 	case c.Base == 0:
 		last := &p.last
@@ -122,7 +122,7 @@ func (p *program) whole(seq uint64, c *proto.Call) (*proto.Call, error) {
 
 // check compares a call with its program and makes the pairs (buffer, storage) of inputs and outputs. An output
 // without a storage gets no pair.
-func (s *session) check(p *program, c *proto.Call) error {
+func (s *session) check(p *loaded, c *proto.Call) error {
 	if len(c.Params) != p.params || len(c.Inputs) != len(p.inputs) || len(c.Outputs) != len(p.outputs) {
 		return faultf("A call has %d parameters, %d inputs and %d outputs; its program has %d, %d and %d.",
 			len(c.Params), len(c.Inputs), len(c.Outputs), p.params, len(p.inputs), len(p.outputs))
@@ -165,7 +165,7 @@ func (s *session) fail(cause *Error) {
 
 // skip is what a call does that does not run because of a failure: it frees, and it sets flags. The storages that it
 // should have made are poisoned; those that exist keep their content.
-func (s *session) skip(p *program, c *proto.Call) {
+func (s *session) skip(p *loaded, c *proto.Call) {
 	if p.setsFlags && p.err == nil {
 		s.x.SetFlags(p.prepared, c.Params)
 	}

@@ -5,6 +5,7 @@ package worker_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/worker"
@@ -20,7 +22,7 @@ import (
 func TestCallReadFree(t *testing.T) {
 	c := serve(t, refBackend, 0).connect(t)
 	c.upload(1, f32(1, 2, 3))
-	c.send(transport.Program, unary(1, "aten::neg"), nil)
+	c.send(transport.Program, sent(1, unary("aten::neg")), nil)
 	require.Empty(t, c.call(callOf(1, 3, 1, 2)).Errors)
 	b, st := c.read(2, 12)
 	require.Nil(t, st)
@@ -53,7 +55,7 @@ func TestCallReadFree(t *testing.T) {
 func TestManyCallsAreNotWaitedFor(t *testing.T) {
 	c := serve(t, refBackend, 0).connect(t)
 	c.upload(1, f32(1, 2))
-	c.send(transport.Program, unary(1, "aten::neg"), nil)
+	c.send(transport.Program, sent(1, unary("aten::neg")), nil)
 	first := c.seq + 1
 	for i := range uint64(100) {
 		c.send(transport.Call, callOf(1, 2, 1+i, 2+i), nil)
@@ -73,7 +75,7 @@ func TestManyCallsAreNotWaitedFor(t *testing.T) {
 func TestDonesWaitForTheNextAnswer(t *testing.T) {
 	c := serve(t, refBackend, 0).connect(t)
 	c.upload(1, f32(1, 2))
-	c.send(transport.Program, unary(1, "aten::neg"), nil)
+	c.send(transport.Program, sent(1, unary("aten::neg")), nil)
 	for range 50 {
 		first := c.seq + 1
 		for i := range uint64(3) {
@@ -106,10 +108,10 @@ func TestDonesWaitForTheNextAnswer(t *testing.T) {
 func TestFailedStepPoisons(t *testing.T) {
 	c := serve(t, refBackend, 0).connect(t)
 	c.upload(1, f32(1, 2))
-	bad := unary(1, "aten::neg")
-	bad.Tensors[1].Sizes[0] = &proto.Dim{Kind: &proto.Dim_Const{Const: 7}}
-	c.send(transport.Program, bad, nil)
-	c.send(transport.Program, unary(2, "aten::neg"), nil)
+	bad := unary("aten::neg")
+	bad.Tensors[1].Sizes[0] = 7
+	c.send(transport.Program, sent(1, bad), nil)
+	c.send(transport.Program, sent(2, unary("aten::neg")), nil)
 	d := c.call(callOf(1, 2, 1, 2))
 	failedCall := c.seq
 	require.EqualValues(t, 1, d.Failed)
@@ -140,7 +142,7 @@ func TestFailedStepPoisons(t *testing.T) {
 func TestFail(t *testing.T) {
 	c := serve(t, refBackend, 0).connect(t)
 	c.upload(1, f32(1, 2))
-	c.send(transport.Program, unary(1, "aten::neg"), nil)
+	c.send(transport.Program, sent(1, unary("aten::neg")), nil)
 	c.send(transport.Fail,
 		&proto.Fail{Status: &proto.Status{Kind: proto.ErrRuntime, Text: "No program."}, Storages: []uint64{1, 2}}, nil)
 	require.True(t, c.call(callOf(1, 2, 1, 3)).Skipped)
@@ -160,7 +162,7 @@ func TestFreesComeBeforeTheRun(t *testing.T) {
 	c := serve(t, refBackend, 0).connect(t)
 	c.upload(1, f32(1, 2))
 	c.upload(2, f32(3, 4))
-	c.send(transport.Program, unary(1, "aten::neg"), nil)
+	c.send(transport.Program, sent(1, unary("aten::neg")), nil)
 	m := callOf(1, 2, 1, 2) // makes a storage with the id of one that it frees
 	m.Frees = []uint64{1, 2}
 	require.Zero(t, c.call(m).Failed)
@@ -174,16 +176,15 @@ func TestFreesComeBeforeTheRun(t *testing.T) {
 func TestErrorsPerCallAreBounded(t *testing.T) {
 	c := serve(t, refBackend, 0).connect(t)
 	c.upload(1, f32(1, 2))
-	p := unary(1, "aten::neg")
-	p.Tensors[1].Sizes[0] = &proto.Dim{Kind: &proto.Dim_Const{Const: 7}}
-	step := p.Steps[0]
-	free := &proto.Step{Kind: &proto.Step_Free{Free: &proto.Free{Buffer: 1}}}
+	p := unary("aten::neg")
+	p.Tensors[1].Sizes[0] = 7
+	step, free := p.Steps[0], &program.Free{Buffer: 1}
 	p.Records = []uint32{80}
 	for i := range uint32(39) { // each step is of an earlier op than those before
 		p.Steps = append(p.Steps, free, step)
 		p.Records = append(p.Records, 79-2*i, 78-2*i)
 	}
-	c.send(transport.Program, p, nil)
+	c.send(transport.Program, sent(1, p), nil)
 	d := c.call(callOf(1, 2, 1, 2))
 	require.EqualValues(t, 40, d.Failed)
 	require.Len(t, d.Errors, worker.MaxErrors)
@@ -201,11 +202,11 @@ func (u unpreparable) New(device string) (worker.Executor, error) {
 	return refusing{x}, err
 }
 
-func (r refusing) Prepare(p *proto.Program) (worker.Prepared, error) {
-	if op := p.Steps[0].GetCall().GetOp(); op == "aten::lacking" {
-		return nil, worker.Errorf(proto.ErrNotImplemented, "There is no operator %s.", op)
+func (r refusing) Prepare(p *program.Program, words []uint64) (worker.Prepared, error) {
+	if c := p.Steps[0].(*program.Call); c.Op == "aten::lacking" {
+		return nil, worker.Errorf(proto.ErrNotImplemented, "There is no operator %s.", c.Op)
 	}
-	return r.Executor.Prepare(p)
+	return r.Executor.Prepare(p, words)
 }
 
 func (r refusing) UploadBegin(id, bytes uint64) ([]byte, error) {
@@ -218,8 +219,8 @@ func (r refusing) UploadBegin(id, bytes uint64) ([]byte, error) {
 func TestProgramThatCantBePrepared(t *testing.T) {
 	c := serve(t, func() (worker.Backend, error) { b, err := refBackend(); return unpreparable{b}, err }, 0).connect(t)
 	c.upload(1, f32(1, 2))
-	c.send(transport.Program, unary(1, "aten::lacking"), nil)
-	c.send(transport.Program, unary(2, "aten::neg"), nil)
+	c.send(transport.Program, sent(1, unary("aten::lacking")), nil)
+	c.send(transport.Program, sent(2, unary("aten::neg")), nil)
 	for range 2 { // each call reports it
 		d := c.call(callOf(1, 2, 1, 2))
 		require.EqualValues(t, 1, d.Failed)
@@ -244,7 +245,7 @@ func TestAResultThatAnOperatorDoesNotHave(t *testing.T) {
 	c := serve(t, refBackend, 0).connect(t)
 	for i, op := range []string{"mycelya::manual_seed", "aten::zero_"} {
 		k, out := byte(i+1), uint64(i+2)
-		c.send(transport.Program, unary(k, op), nil)
+		c.send(transport.Program, sent(k, unary(op)), nil)
 		c.upload(1, f32(1, 2))
 		d := c.call(callOf(k, 2, 1, out))
 		require.EqualValues(t, 1, d.Failed)
@@ -278,7 +279,7 @@ func TestUploadToAStorageThatExists(t *testing.T) {
 func TestUnknownProgramWaits(t *testing.T) {
 	c := serve(t, refBackend, 0).connect(t)
 	c.upload(1, f32(1, 2))
-	c.send(transport.Program, unary(2, "aten::abs"), nil)
+	c.send(transport.Program, sent(2, unary("aten::abs")), nil)
 	missing := c.send(transport.Call, callOf(1, 2, 1, 2), nil)
 	abs := c.send(transport.Call, callOf(2, 2, 2, 3), nil) // its input is the output of the call before
 	again := c.send(transport.Call, callOf(1, 2, 3, 4), nil)
@@ -289,7 +290,7 @@ func TestUnknownProgramWaits(t *testing.T) {
 	c.expect(transport.Done, missing, &d)
 	require.True(t, d.UnknownProgram)
 
-	c.send(transport.Program, unary(1, "aten::neg"), nil)
+	c.send(transport.Program, sent(1, unary("aten::neg")), nil)
 	require.NoError(t, c.c.Send(transport.Call, missing, callOf(1, 2, 1, 2), nil))
 	for _, seq := range []uint64{missing, abs, again} {
 		var d proto.Done
@@ -317,12 +318,12 @@ func differing(t *testing.T, k byte, base uint64, prev, next *proto.Call) *proto
 func TestCallsThatDiffer(t *testing.T) {
 	c := serve(t, refBackend, 0).connect(t)
 	c.upload(1, f32(1, 2))
-	c.send(transport.Program, unary(1, "aten::neg"), nil)
+	c.send(transport.Program, sent(1, unary("aten::neg")), nil)
 	calls := []*proto.Call{callOf(1, 2, 1, 2), callOf(1, 2, 2, 3), callOf(1, 2, 3, 4)}
 	calls[2].Frees = []uint64{2, 3}
 	require.Zero(t, c.call(calls[0]).Failed)
 	first := c.seq
-	c.send(transport.Program, unary(2, "aten::abs"), nil)
+	c.send(transport.Program, sent(2, unary("aten::abs")), nil)
 	require.Zero(t, c.call(callOf(2, 2, 1, 9)).Failed, "another program's call between")
 	require.Zero(t, c.call(differing(t, 1, first, calls[0], calls[1])).Failed)
 	require.Zero(t, c.call(differing(t, 1, c.seq, calls[1], calls[2])).Failed)
@@ -336,7 +337,7 @@ func TestCallsThatDiffer(t *testing.T) {
 	var d proto.Done
 	c.expect(transport.Done, missing, &d)
 	require.True(t, d.UnknownProgram)
-	c.send(transport.Program, unary(3, "aten::neg"), nil)
+	c.send(transport.Program, sent(3, unary("aten::neg")), nil)
 	require.NoError(t, c.c.Send(transport.Call, missing, callOf(3, 2, 1, 5), nil))
 	for _, seq := range []uint64{missing, next} {
 		var d proto.Done
@@ -357,7 +358,7 @@ func TestTwoUnknownPrograms(t *testing.T) {
 		var d proto.Done
 		c.expect(transport.Done, seq, &d)
 		require.True(t, d.UnknownProgram)
-		c.send(transport.Program, unary(byte(i+1), "aten::neg"), nil)
+		c.send(transport.Program, sent(byte(i+1), unary("aten::neg")), nil)
 		require.NoError(t, c.c.Send(transport.Call, seq, callOf(byte(i+1), 1, uint64(i+1), uint64(i+2)), nil))
 		c.expect(transport.Done, seq, &d)
 		require.False(t, d.UnknownProgram)
@@ -374,7 +375,7 @@ func TestEviction(t *testing.T) {
 	c.upload(1, f32(1))
 	const n = 40
 	for k := range byte(n) {
-		c.send(transport.Program, unary(k, "aten::neg"), nil)
+		c.send(transport.Program, sent(k, unary("aten::neg")), nil)
 		require.False(
 			t,
 			c.call(callOf(k, 1, 1, 100+uint64(k))).UnknownProgram,
@@ -387,10 +388,11 @@ func TestEviction(t *testing.T) {
 
 func TestRefusedHellos(t *testing.T) {
 	s := serve(t, refBackend, 0)
+	protocol := fmt.Sprintf("The client speaks version 9 of the protocol, the worker version %d.", transport.Version)
 	for want, edit := range map[string]func(h *proto.Hello){
-		"The client speaks version 9 of the protocol, the worker version 1.": func(h *proto.Hello) { h.Protocol = 9 },
-		"The client has version 99 of the ABI":                               func(h *proto.Hello) { h.Abi = 99 },
-		`The client is build "x", the worker build`:                          func(h *proto.Hello) { h.Build = "x" },
+		protocol:                                    func(h *proto.Hello) { h.Protocol = 9 },
+		"The client has version 99 of the ABI":      func(h *proto.Hello) { h.Abi = 99 },
+		`The client is build "x", the worker build`: func(h *proto.Hello) { h.Build = "x" },
 	} {
 		c := s.dial(t)
 		h := goodHello()
@@ -413,13 +415,13 @@ func TestBreachesEndTheSessionOnly(t *testing.T) {
 	s := serve(t, refBackend, 0)
 	other := s.connect(t)
 	other.upload(1, f32(1))
-	bad := unary(1, "aten::neg")
+	bad := unary("aten::neg")
 	bad.Inputs[0] = 5
 	for _, x := range []struct {
 		name, want string
 		do         func(c *client)
 	}{
-		{"program", "input 0: buffer 5 of 2", func(c *client) { c.send(transport.Program, bad, nil) }},
+		{"program", "input 0: buffer 5 of 2", func(c *client) { c.send(transport.Program, sent(1, bad), nil) }},
 		{"bytes", "An upload to storage 1 says 9 bytes and has 4", func(c *client) {
 			c.send(transport.Upload, &proto.Upload{Storage: 1, Bytes: 9}, f32(1))
 		}},
@@ -428,21 +430,21 @@ func TestBreachesEndTheSessionOnly(t *testing.T) {
 		{"type", "A client must not send Done frames", func(c *client) { c.send(transport.Done, &proto.Done{}, nil) }},
 		{"hello", "A client must not send Hello frames", func(c *client) { c.send(transport.Hello, goodHello(), nil) }},
 		{"params", "A call has 2 parameters", func(c *client) {
-			c.send(transport.Program, unary(1, "aten::neg"), nil)
+			c.send(transport.Program, sent(1, unary("aten::neg")), nil)
 			m := callOf(1, 1, 1, 2)
 			m.Params = []uint64{1, 2}
 			c.send(transport.Call, m, nil)
 		}},
 		{"input 0", "input 0 is storage 0", func(c *client) {
-			c.send(transport.Program, unary(1, "aten::neg"), nil)
+			c.send(transport.Program, sent(1, unary("aten::neg")), nil)
 			c.send(transport.Call, callOf(1, 1, 0, 2), nil)
 		}},
 		{"base", "it differs from call 77, but call 0 is the last", func(c *client) {
-			c.send(transport.Program, unary(1, "aten::neg"), nil)
+			c.send(transport.Program, sent(1, unary("aten::neg")), nil)
 			c.send(transport.Call, &proto.Call{Key: key(1), Base: 77, Delta: []byte{0, 0, 0, 0}}, nil)
 		}},
 		{"delta", "delta of a call", func(c *client) {
-			c.send(transport.Program, unary(1, "aten::neg"), nil)
+			c.send(transport.Program, sent(1, unary("aten::neg")), nil)
 			c.call(callOf(1, 1, 1, 2))
 			c.send(transport.Call, &proto.Call{Key: key(1), Base: c.seq, Delta: []byte{9}}, nil)
 		}},

@@ -3,7 +3,10 @@
 
 package worker
 
-import "github.com/mycelya/mycelya/proto"
+import (
+	"github.com/mycelya/mycelya/catalogue"
+	"github.com/mycelya/mycelya/program"
+)
 
 // The memory of the records of a prepared program, in bytes: those of csrc/exec/program/Program.h with what they own,
 // and the allocator's overhead. TestSizeOfPreparedPrograms compares the sum with the growth of a process.
@@ -30,14 +33,19 @@ const (
 
 // runBytes is the memory that a program keeps from its first run on: its buffers and tensors, without their content,
 // and what the instances of its largest kernel step are given.
-func runBytes(p *proto.Program) int64 {
+func runBytes(p *program.Program) int64 {
 	largest := 0
 	for _, s := range p.Steps {
+		k, ok := s.(*program.Kernel)
+		if !ok {
+			continue
+		}
 		n := 0
-		for _, at := range s.GetKernel().GetInstances() {
+		for i := range k.Instances {
 			// A size is 8 bytes. An operand has a size and a stride for at most each dim.
+			at := &k.Instances[i]
 			n += sizeGiven + 8*len(at.Sizes) + sizeGivenNumber*len(at.Numbers)
-			n += len(at.Tensors) * (sizeGivenOperand + 16*len(at.Sizes))
+			n += len(at.Uses) * (sizeGivenOperand + 16*len(at.Sizes))
 		}
 		largest = max(largest, n)
 	}
@@ -45,21 +53,19 @@ func runBytes(p *proto.Program) int64 {
 }
 
 // PreparedBytes is the memory that a program takes when it is prepared.
-func PreparedBytes(p *proto.Program) int64 {
-	n := sizeProgram + len(p.Tensors)*sizeTensor + len(p.Steps)*sizeStep + 4*len(p.Versions)
-	for _, t := range p.Tensors {
-		n += (len(t.Sizes) + len(t.Strides)) * sizeDim
+func PreparedBytes(p *program.Program) int64 {
+	n := sizeProgram + len(p.Tensors)*sizeTensor + len(p.Steps)*sizeStep + 16*len(p.Versions)
+	for i := range p.Tensors {
+		n += (len(p.Tensors[i].Sizes) + len(p.Tensors[i].Strides)) * sizeDim
 	}
 	for _, s := range p.Steps {
-		switch k := s.Kind.(type) {
-		case *proto.Step_Call:
-			n += len(k.Call.Results) * (4 + sizeIndex)
-			for _, a := range k.Call.Args {
-				n += preparedArg(a)
-			}
-		case *proto.Step_Kernel:
-			for _, at := range k.Kernel.Instances {
-				n += sizeInstance + len(at.Sizes)*sizeDim + len(at.Tensors)*(sizeUse+sizeIndex) + len(at.Numbers)*sizeValue
+		switch s := s.(type) {
+		case *program.Call:
+			n += len(s.Results)*(4+sizeIndex) + preparedArgs(s.Args)
+		case *program.Kernel:
+			for i := range s.Instances {
+				at := &s.Instances[i]
+				n += sizeInstance + len(at.Sizes)*sizeDim + len(at.Uses)*(sizeUse+sizeIndex) + len(at.Numbers)*sizeValue
 			}
 		}
 	}
@@ -69,18 +75,17 @@ func PreparedBytes(p *proto.Program) int64 {
 	return int64(n)
 }
 
-func preparedArg(a *proto.Arg) int {
-	switch k := a.Kind.(type) {
-	case *proto.Arg_Tensor:
-		return sizeArg + sizeIndex
-	case *proto.Arg_Number_:
-		return sizeArg + sizeNumber
-	case *proto.Arg_List_:
-		n := sizeArg
-		for _, item := range k.List.Items {
-			n += preparedArg(item)
+func preparedArgs(args []program.Arg) int {
+	n := sizeArg * len(args)
+	for i := range args {
+		switch a := &args[i]; a.Tag {
+		case catalogue.TagTensor:
+			n += sizeIndex
+		case catalogue.TagNumber:
+			n += sizeNumber
+		case catalogue.TagList:
+			n += preparedArgs(a.Items)
 		}
-		return n
 	}
-	return sizeArg
+	return n
 }

@@ -187,7 +187,7 @@ func TestStreamsThatCannotBe(t *testing.T) {
 		"drain is less": {[]string{"--stdio", "--drain", "-1s"}, "--drain, --lease and --alone at least 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out, err := exec.Command(program(t), test.args...).CombinedOutput()
+			out, err := exec.Command(executable(t), test.args...).CombinedOutput()
 			require.Error(t, err)
 			require.Contains(t, string(out), test.want)
 		})

@@ -5,11 +5,14 @@ package worker
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 
 	"github.com/dgraph-io/ristretto"
+	protobuf "google.golang.org/protobuf/proto"
 
+	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
 )
 
@@ -19,12 +22,14 @@ const (
 	// The newest programs are kept even if the cache evicts them: a full cache rejects an entry that was found less
 	// often than those that it has, and a program is sent because it is about to be called.
 	newest = 16
+	// maxProgram bounds the message of a program, with its key.
+	maxProgram = program.MaxBytes + 64
 	// The memory of an entry of the store without its last call and the lists of its buffers.
 	entry = 1024
 )
 
-// program is one entry of the store: ready to run, or with the error of its preparation.
-type program struct {
+// loaded is a program of the store: ready to run, or with the error of its preparation.
+type loaded struct {
 	key       string
 	params    int
 	bytes     int64 // of memory
@@ -44,13 +49,13 @@ type program struct {
 // which only lists programs without a reference, because that goroutine must not call the executor.
 type store struct {
 	cache  *ristretto.Cache
-	newest [newest]*program
+	newest [newest]*loaded
 	next   int
 
 	journal *Journal
 
 	mu   sync.Mutex
-	dead []*program
+	dead []*loaded
 }
 
 func newStore(bytes int64) (*store, error) {
@@ -58,7 +63,7 @@ func newStore(bytes int64) (*store, error) {
 	c, err := ristretto.NewCache(&ristretto.Config{
 		NumCounters: 100_000, MaxCost: bytes, BufferItems: 64, IgnoreInternalCost: true,
 		OnExit: func(v any) {
-			if p, ok := v.(*program); ok {
+			if p, ok := v.(*loaded); ok {
 				s.release(p)
 			}
 		},
@@ -70,7 +75,7 @@ func newStore(bytes int64) (*store, error) {
 	return s, nil
 }
 
-func (s *store) release(p *program) {
+func (s *store) release(p *loaded) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p.holders--; p.holders == 0 {
@@ -79,7 +84,7 @@ func (s *store) release(p *program) {
 }
 
 // put adds a program, or replaces the one with its key.
-func (s *store) put(p *program) {
+func (s *store) put(p *loaded) {
 	p.holders = 1
 	old := s.newest[s.next]
 	s.newest[s.next] = p
@@ -92,7 +97,7 @@ func (s *store) put(p *program) {
 }
 
 // offer gives the cache a reference to a program. The cache releases it if it has no room.
-func (s *store) offer(p *program) {
+func (s *store) offer(p *loaded) {
 	s.mu.Lock()
 	p.holders++
 	s.mu.Unlock()
@@ -102,9 +107,9 @@ func (s *store) offer(p *program) {
 }
 
 // get returns the program with a key, or nil.
-func (s *store) get(key []byte) *program {
+func (s *store) get(key []byte) *loaded {
 	if v, ok := s.cache.Get(key); ok {
-		if p := v.(*program); p.key == string(key) {
+		if p := v.(*loaded); p.key == string(key) {
 			return p
 		}
 	}
@@ -146,23 +151,50 @@ func (s *store) close(drop func(Prepared)) {
 	s.reap(drop)
 }
 
+// Decode returns the key and the words of a program from its message.
+func Decode(encoded []byte) (key string, words []uint64, err error) {
+	var m proto.Program
+	if err := protobuf.Unmarshal(encoded, &m); err != nil {
+		return "", nil, fmt.Errorf("program: %w", err)
+	}
+	if len(m.Key) != proto.KeyBytes {
+		return "", nil, fmt.Errorf("program: key of %d bytes, want %d", len(m.Key), proto.KeyBytes)
+	}
+	words, err = program.Unpack(m.Words)
+	return string(m.Key), words, err
+}
+
+// Show lists the program whose message is in a file, as crashes have them.
+func Show(file string) (string, error) {
+	encoded, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	_, words, err := Decode(encoded)
+	if err != nil {
+		return "", err
+	}
+	p, err := program.Parse(words)
+	if err != nil {
+		return "", err
+	}
+	return p.String(), nil
+}
+
 // load decodes and prepares a program. It fails if the program breaks the rules. A program that the executor cannot
 // prepare is kept with the error, which poisons the outputs of its calls.
-func load(x Executor, encoded []byte) (*program, error) {
-	p, err := proto.DecodeProgram(encoded)
+func load(x Executor, encoded []byte) (*loaded, error) {
+	key, words, err := Decode(encoded)
 	if err != nil {
 		return nil, err
 	}
-	out := &program{key: string(p.Key), params: int(p.Params), inputs: p.Inputs, outputs: p.Outputs, steps: len(p.Steps)}
-	out.setsFlags = slices.ContainsFunc(p.Steps, SetsFlag)
+	p, err := program.Parse(words)
+	if err != nil {
+		return nil, err
+	}
+	out := &loaded{key: key, params: int(p.Params), inputs: p.Inputs, outputs: p.Outputs, steps: len(p.Steps)}
+	out.setsFlags = slices.ContainsFunc(p.Steps, program.SetsFlag)
 	out.bytes = PreparedBytes(p) + runBytes(p) + entry + int64(8*p.Params) + int64(12*(len(p.Inputs)+len(p.Outputs)))
-	out.prepared, out.err = x.Prepare(p)
+	out.prepared, out.err = x.Prepare(p, words)
 	return out, nil
-}
-
-// SetsFlag reports whether a step sets a flag or the default dtype. Such steps run after a failure, too: the recorder
-// does not repeat them.
-func SetsFlag(s *proto.Step) bool {
-	op := s.GetCall().GetOp()
-	return op == "mycelya::set_default_dtype" || op == "mycelya::set_flag"
 }

@@ -26,7 +26,7 @@ func TestStoreDropsOnce(t *testing.T) {
 		const n = 200
 		for i := range n {
 			key := fmt.Sprintf("%020d", i%150) // the last 50 replace earlier ones
-			s.put(&program{key: key, prepared: i, bytes: 8})
+			s.put(&loaded{key: key, prepared: i, bytes: 8})
 			s.reap(drop)
 			require.Equal(t, i, s.get([]byte(key)).prepared)
 			for j := range i {
@@ -51,7 +51,7 @@ func TestACalledProgramIsKept(t *testing.T) {
 	require.NoError(t, err)
 	defer s.close(func(Prepared) {})
 	key := func(i int) []byte { return fmt.Appendf(nil, "%020d", i) }
-	put := func(i int) { s.put(&program{key: string(key(i)), prepared: i, bytes: 8}) }
+	put := func(i int) { s.put(&loaded{key: string(key(i)), prepared: i, bytes: 8}) }
 	call := func(first, end int) { // the cache counts calls in the background, and not all of many at once
 		for range 50 {
 			for i := first; i < end; i++ {

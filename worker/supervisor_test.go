@@ -221,7 +221,7 @@ func TestACrashNamesCallAndStep(t *testing.T) {
 	s, _ := supervise(t)
 	c, pid := s.session(t)
 	c.upload(1, f32(1, -2))
-	c.send(transport.Program, unary(1, "aten::relu"), nil)
+	c.send(transport.Program, sent(1, unary("aten::relu")), nil)
 	require.Zero(t, c.call(callOf(1, 2, 1, 2)).Failed)
 	seq := c.send(transport.Call, callOf(1, deadly, 1, 3), nil)
 	_, err := c.c.Next()

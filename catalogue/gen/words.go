@@ -296,8 +296,6 @@ func irWords() ([]byte, error) {
 func protoNumbers() ([]byte, error) {
 	return goFile("proto",
 		fmt.Sprintf("\n// ABIVersion is MYCELYA_ABI_VERSION.\nconst ABIVersion = %d\n", catalogue.ABIVersion),
-		goConstants("Kinds of Python numbers in Arg.Number.", "", numberKinds()),
-		goConstants("Kinds of lists in Arg.List.", "", listKinds("List")),
 		goConstants("Kinds of errors in Status, and the Python exceptions that they become.", "",
 			append([]constant{{"OK", 0, ""}}, errorKinds("Err")...)),
 	)

@@ -9,26 +9,28 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/codegen/cuda"
 	"github.com/mycelya/mycelya/kernel"
-	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/program"
 )
 
 // Instances returns the instances of a kernel step of a valid program, for the parameters of a call. k is the step's
 // kernel. An error means that the kernel must not run on them. The caller, which has the buffers, checks that the
 // operands lie within them.
-func Instances(k *kernel.Kernel, p *proto.Program, op *proto.KernelOp, params []uint64) ([]cuda.Instance, error) {
-	out := make([]cuda.Instance, 0, len(op.GetInstances()))
-	for i, at := range op.GetInstances() {
+func Instances(k *kernel.Kernel, p *program.Program, op *program.Kernel, params []uint64) ([]cuda.Instance, error) {
+	out := make([]cuda.Instance, 0, len(op.Instances))
+	for i := range op.Instances {
+		at := &op.Instances[i]
 		in := cuda.Instance{Sizes: dims(at.Sizes, params)}
 		var sizes [][]int64
-		for _, t := range at.Tensors {
-			w := p.Tensors[t/2]
+		for _, u := range at.Uses {
+			w := &p.Tensors[u.Tensor]
 			sizes = append(sizes, dims(w.Sizes, params))
 			in.Operands = append(in.Operands, operand(w, sizes[len(sizes)-1], params))
 		}
-		for _, a := range at.Numbers {
-			in.Numbers = append(in.Numbers, Number(a, params))
+		for j := range at.Numbers {
+			in.Numbers = append(in.Numbers, Number(&at.Numbers[j], params))
 		}
 		if err := fits(k, &in, sizes); err != nil {
 			return nil, fmt.Errorf("instance %d: %w", i, err)
@@ -41,18 +43,18 @@ func Instances(k *kernel.Kernel, p *proto.Program, op *proto.KernelOp, params []
 // Shape appends the parameters on which the launches of a step's kernel depend: all parameters that Instances reads,
 // except numbers. It may append a parameter more than once, in any order. NumberParam returns the parameter of a
 // number, or false for a literal.
-func Shape(list []uint32, p *proto.Program, op *proto.KernelOp) []uint32 {
-	take := func(dims ...*proto.Dim) {
+func Shape(list []uint32, p *program.Program, op *program.Kernel) []uint32 {
+	take := func(dims ...program.Dim) {
 		for _, d := range dims {
-			if k, ok := d.GetKind().(*proto.Dim_Param); ok {
-				list = append(list, k.Param)
+			if i, ok := d.Param(); ok {
+				list = append(list, i)
 			}
 		}
 	}
-	for _, at := range op.GetInstances() {
-		take(at.Sizes...)
-		for _, t := range at.Tensors {
-			w := p.Tensors[t/2]
+	for i := range op.Instances {
+		take(op.Instances[i].Sizes...)
+		for _, u := range op.Instances[i].Uses {
+			w := &p.Tensors[u.Tensor]
 			take(w.Sizes...)
 			take(w.Strides...)
 			take(w.Offset)
@@ -61,35 +63,22 @@ func Shape(list []uint32, p *proto.Program, op *proto.KernelOp) []uint32 {
 	return list
 }
 
-func NumberParam(a *proto.Arg) (uint32, bool) {
-	switch k := a.GetKind().(type) {
-	case *proto.Arg_Number_:
-		return k.Number.Param, true
-	case *proto.Arg_Scalar_:
-		return k.Scalar.Param, true
-	}
-	return 0, false
+func NumberParam(a *program.Arg) (uint32, bool) {
+	return uint32(a.Value), a.Tag == catalogue.TagNumber || a.Tag == catalogue.TagScalar
 }
 
-func dim(d *proto.Dim, params []uint64) int64 {
-	if p, ok := d.GetKind().(*proto.Dim_Param); ok {
-		return int64(params[p.Param])
-	}
-	return int64(d.GetConst())
-}
-
-func dims(list []*proto.Dim, params []uint64) []int64 {
+func dims(list []program.Dim, params []uint64) []int64 {
 	out := make([]int64, len(list))
 	for i, d := range list {
-		out[i] = dim(d, params)
+		out[i] = d.At(params)
 	}
 	return out
 }
 
-func operand(t *proto.Tensor, sizes []int64, params []uint64) cuda.Operand {
-	bytes := uint64(dim(t.Offset, params)) * uint64(proto.DTypeSize(t.Dtype))
+func operand(t *program.Tensor, sizes []int64, params []uint64) cuda.Operand {
+	bytes := uint64(t.Offset.At(params)) * uint64(program.DTypeSize(t.DType))
 	o := cuda.Operand{Buffer: t.Buffer, Strides: dims(t.Strides, params), Address: bytes}
-	if t.Contiguous {
+	if t.Strides == nil {
 		o.Strides = make([]int64, len(sizes))
 		step := int64(1)
 		for i := len(sizes) - 1; i >= 0; i-- {
@@ -101,32 +90,28 @@ func operand(t *proto.Tensor, sizes []int64, params []uint64) cuda.Operand {
 }
 
 // Number returns a number of a kernel's instance.
-func Number(a *proto.Arg, params []uint64) cuda.Number {
-	whole := func(v int64) cuda.Number { return cuda.Number{Integral: true, Whole: v} }
-	switch k := a.GetKind().(type) {
-	case *proto.Arg_Int:
-		return whole(k.Int)
-	case *proto.Arg_Float:
-		return cuda.Number{Real: k.Float}
-	case *proto.Arg_Bool:
-		if k.Bool {
-			return whole(1)
-		}
-		return whole(0)
-	case *proto.Arg_Number_:
-		word := params[k.Number.Param]
-		if k.Number.Kind == proto.NumberF64 {
+func Number(a *program.Arg, params []uint64) cuda.Number {
+	switch a.Tag {
+	case catalogue.TagInt:
+		return cuda.Number{Integral: true, Whole: int64(a.Value)}
+	case catalogue.TagFloat:
+		return cuda.Number{Real: math.Float64frombits(a.Value)}
+	case catalogue.TagBool:
+		return cuda.Number{Integral: true, Whole: int64(min(a.Value, 1))}
+	case catalogue.TagNumber:
+		word := params[a.Value]
+		if a.Head == catalogue.NumberF64 {
 			return cuda.Number{Real: math.Float64frombits(word)}
 		}
-		return whole(int64(word))
-	case *proto.Arg_Scalar_:
-		return element(k.Scalar.Dtype, params[k.Scalar.Param])
+		return cuda.Number{Integral: true, Whole: int64(word)}
+	case catalogue.TagScalar:
+		return element(a.Head, params[a.Value])
 	}
-	panic(fmt.Sprintf("BUG: %T is no number of a kernel", a.GetKind()))
+	panic(fmt.Sprintf("BUG: an argument of tag %d is no number of a kernel", a.Tag))
 }
 
 // element returns the element of a 0-dim tensor from the bits that it has in memory.
-func element(dtype uint32, word uint64) cuda.Number {
+func element(dtype uint8, word uint64) cuda.Number {
 	switch dtype {
 	case 6:
 		return cuda.Number{Real: half(uint16(word))}

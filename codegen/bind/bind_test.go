@@ -9,41 +9,45 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/codegen/bind"
 	"github.com/mycelya/mycelya/codegen/cuda"
 	"github.com/mycelya/mycelya/kernel"
-	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/program"
 )
+
+func params(list ...uint32) (out []program.Dim) {
+	for _, i := range list {
+		out = append(out, program.Param(i))
+	}
+	return out
+}
 
 // TestInstances: sizes, strides, offsets and numbers of all kinds, from constants and from words of a call.
 func TestInstances(t *testing.T) {
-	constant := func(v uint64) *proto.Dim { return &proto.Dim{Kind: &proto.Dim_Const{Const: v}} }
-	param := func(i uint32) *proto.Dim { return &proto.Dim{Kind: &proto.Dim_Param{Param: i}} }
-	scalar := func(dtype, i uint32) *proto.Arg {
-		return &proto.Arg{Kind: &proto.Arg_Scalar_{Scalar: &proto.Arg_Scalar{Dtype: dtype, Param: i}}}
-	}
-	given := func(kind, i uint32) *proto.Arg {
-		return &proto.Arg{Kind: &proto.Arg_Number_{Number: &proto.Arg_Number{Kind: kind, Param: i}}}
-	}
-	p := &proto.Program{Tensors: []*proto.Tensor{
-		{Dtype: 7, Sizes: []*proto.Dim{param(0), constant(3), param(1)}, Contiguous: true},
-		{Dtype: 13, Sizes: []*proto.Dim{param(0), param(1)}, Strides: []*proto.Dim{constant(1), param(0)}, Offset: param(1)},
+	p := &program.Program{Tensors: []program.Tensor{
+		{DType: 7, Sizes: []program.Dim{program.Param(0), 3, program.Param(1)}},
+		{
+			DType: 13, Sizes: params(0, 1), Strides: []program.Dim{1, program.Param(0)},
+			Offset: program.Param(1),
+		},
 	}}
-	params := []uint64{5, 7, math.Float64bits(1.5), math.MaxUint64, 0xc000, 0xbf80, 0xfffe, 0x8001}
-	op := &proto.KernelOp{Instances: []*proto.KernelOp_Instance{{
-		Sizes:   []*proto.Dim{param(0), constant(3), param(1)},
-		Tensors: []uint32{0, 3},
-		Numbers: []*proto.Arg{
-			{Kind: &proto.Arg_Int{Int: -3}}, {Kind: &proto.Arg_Float{Float: 0.25}}, {Kind: &proto.Arg_Bool{Bool: true}},
-			given(proto.NumberF64, 2), given(proto.NumberI64, 3), scalar(6, 4), scalar(13, 5), scalar(3, 6), scalar(18, 6),
-			scalar(2, 6), scalar(19, 7), scalar(6, 7), scalar(8, 2),
+	given := []uint64{5, 7, math.Float64bits(1.5), math.MaxUint64, 0xc000, 0xbf80, 0xfffe, 0x8001}
+	op := &program.Kernel{Instances: []program.Instance{{
+		Sizes: []program.Dim{program.Param(0), 3, program.Param(1)},
+		Uses:  []program.Use{{Tensor: 0}, {Tensor: 1, Made: true}},
+		Numbers: []program.Arg{
+			program.Int(-3), {Tag: catalogue.TagFloat, Value: math.Float64bits(0.25)}, {Tag: catalogue.TagBool, Value: 1},
+			program.Number(catalogue.NumberF64, 2), program.Number(catalogue.NumberI64, 3), program.Scalar(6, 4),
+			program.Scalar(13, 5), program.Scalar(3, 6), program.Scalar(18, 6),
+			program.Scalar(2, 6), program.Scalar(19, 7), program.Scalar(6, 7), program.Scalar(8, 2),
 		},
 	}}}
 	whole := func(v int64) cuda.Number { return cuda.Number{Integral: true, Whole: v} }
 	real := func(v float64) cuda.Number { return cuda.Number{Real: v} }
 	operands := []kernel.Operand{{DType: 7, Along: []int8{0, 1, 2}}, {DType: 13, Along: []int8{0, 2}}}
 	k := &kernel.Kernel{Spaces: []int{3}, Operands: operands}
-	got, err := bind.Instances(k, p, op, params)
+	got, err := bind.Instances(k, p, op, given)
 	require.NoError(t, err)
 	require.Equal(t, []cuda.Instance{{
 		Sizes:    []int64{5, 3, 7},
@@ -57,14 +61,12 @@ func TestInstances(t *testing.T) {
 
 // TestFits: an instance with sizes on which a kernel must not run is refused, even if products of them overflow.
 func TestFits(t *testing.T) {
-	param := func(i uint32) *proto.Dim { return &proto.Dim{Kind: &proto.Dim_Param{Param: i}} }
 	// Parameters: sizes of two spaces, i0 i1 and j0, sizes and strides of an operand along each.
-	p := &proto.Program{Tensors: []*proto.Tensor{
-		{Dtype: 8, Sizes: []*proto.Dim{param(3), param(4)}, Strides: []*proto.Dim{param(5), param(6)}},
-		{Dtype: 8, Sizes: []*proto.Dim{param(7), param(8)}, Strides: []*proto.Dim{param(9), param(9)}},
+	p := &program.Program{Tensors: []program.Tensor{
+		{DType: 8, Sizes: params(3, 4), Strides: params(5, 6)}, {DType: 8, Sizes: params(7, 8), Strides: params(9, 9)},
 	}}
-	at := &proto.KernelOp_Instance{Sizes: []*proto.Dim{param(0), param(1), param(2)}, Tensors: []uint32{0, 2}}
-	op := &proto.KernelOp{Instances: []*proto.KernelOp_Instance{at}}
+	at := program.Instance{Sizes: params(0, 1, 2), Uses: []program.Use{{Tensor: 0}, {Tensor: 1}}}
+	op := &program.Kernel{Instances: []program.Instance{at}}
 	operands := []kernel.Operand{{DType: 8, Along: []int8{0, 1}}, {DType: 8, Space: 1, Along: []int8{-1, 0}}}
 	k := &kernel.Kernel{Spaces: []int{2, 1}, Operands: operands}
 	const most = 1<<63 - 1
@@ -112,16 +114,16 @@ func TestFits(t *testing.T) {
 
 // TestFitsNumbers: a number that a 16-bit float cannot hold is refused where PyTorch refuses it.
 func TestFitsNumbers(t *testing.T) {
-	p := &proto.Program{Tensors: []*proto.Tensor{{Dtype: 6, Contiguous: true}, {Dtype: 8, Contiguous: true}}}
-	number := &proto.Arg{Kind: &proto.Arg_Number_{Number: &proto.Arg_Number{Kind: proto.NumberF64, Param: 0}}}
+	p := &program.Program{Tensors: []program.Tensor{{DType: 6}, {DType: 8}}}
+	number := program.Number(catalogue.NumberF64, 0)
 	for _, c := range []struct {
 		tensor uint32
 		number float64
 		fits   bool
 	}{{0, 65504, true}, {0, -65505, false}, {0, math.Inf(-1), true}, {0, math.NaN(), true}, {1, 1e300, true}} {
-		at := &proto.KernelOp_Instance{Tensors: []uint32{c.tensor}, Numbers: []*proto.Arg{number}}
-		op := &proto.KernelOp{Instances: []*proto.KernelOp_Instance{at}}
-		dtype := uint8(p.Tensors[c.tensor].Dtype)
+		at := program.Instance{Uses: []program.Use{{Tensor: c.tensor}}, Numbers: []program.Arg{number}}
+		op := &program.Kernel{Instances: []program.Instance{at}}
+		dtype := uint8(p.Tensors[c.tensor].DType)
 		k := &kernel.Kernel{
 			Spaces: []int{0}, Operands: []kernel.Operand{{DType: dtype, Along: []int8{}}}, Numbers: 1,
 			Code: []kernel.Instr{{Op: kernel.Number, Class: kernel.F64, B: uint64(dtype)}},
@@ -133,10 +135,9 @@ func TestFitsNumbers(t *testing.T) {
 
 // TestFitsReductions: a sum of no elements is 0. A maximum of no elements is an error, unless it has no results either.
 func TestFitsReductions(t *testing.T) {
-	param := func(i uint32) *proto.Dim { return &proto.Dim{Kind: &proto.Dim_Param{Param: i}} }
-	p := &proto.Program{Tensors: []*proto.Tensor{{Dtype: 7, Sizes: []*proto.Dim{param(0), param(1)}, Contiguous: true}}}
-	at := &proto.KernelOp_Instance{Sizes: []*proto.Dim{param(0), param(1)}, Tensors: []uint32{0}}
-	op := &proto.KernelOp{Instances: []*proto.KernelOp_Instance{at}}
+	p := &program.Program{Tensors: []program.Tensor{{DType: 7, Sizes: params(0, 1)}}}
+	at := program.Instance{Sizes: params(0, 1), Uses: []program.Use{{Tensor: 0}}}
+	op := &program.Kernel{Instances: []program.Instance{at}}
 	reduce := func(op kernel.Op) *kernel.Kernel {
 		return &kernel.Kernel{
 			Spaces: []int{2}, Reduced: 1, Operands: []kernel.Operand{{DType: 7, Along: []int8{0, 1}}},

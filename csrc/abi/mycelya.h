@@ -272,37 +272,39 @@ typedef int32_t (*myc_fn_fork_fds)(int32_t* out, int32_t capacity);
 typedef struct myc_exec myc_exec;
 typedef struct myc_prog myc_prog;
 
-// A program for the executor: 64-bit words. The Go worker validates them first (proto/program.go). The executor checks
-// again what memory safety depends on. A count stands before its items. Grammar:
-//   program = nparams nbuffers ntensors { tensor } nkernels { kernel } nsteps { step } nversions { version }
+// A program: 64-bit words, on the wire (packed: see package program), in caches, and here. The Go worker checks the
+// rules first (program/validate.go). The executor checks again what memory safety depends on. A count stands before its
+// items. Grammar:
+//   program = nparams nbuffers ninputs { buffer } noutputs { buffer } noperators { text } ntensors { tensor }
+//             nkernels { kernel } nsteps { step } nversions { version }
+//   text    = bytes  ceil(bytes/8) words
 //   tensor  = buffer dtype rank  rank*dim(sizes)  contig(0|1)  [rank*dim(strides)]  dim(offset)
-//   dim     = two words: kind (0 constant, 1 parameter index), value
-//   step    = MYC_S_CALL   op_len op_bytes(ceil/8 words) nargs { arg } nresults { result } flags(MYC_R_*)
-//           | MYC_S_COPY   tensor(dst) tensor(src)            makes dst's buffer, if it does not exist yet, as large
+//   dim     = an int64: a constant, or ~p for parameter p
+//   step    = MYC_S_CALL   record operator nargs { arg } nresults { result } flags(MYC_R_*)
+//           | MYC_S_COPY   record tensor(dst) tensor(src)     makes dst's buffer, if it does not exist yet, as large
 //                                                             as dst's geometry needs
-//           | MYC_S_ALLOC  buffer dim(bytes)                  uninitialised
-//           | MYC_S_CLONE  buffer(new) buffer(old)            a copy of all bytes
-//           | MYC_S_FREE   buffer
-//           | MYC_S_RESIZE buffer dim(bytes)                  in place; keeps the common prefix
-//           | MYC_S_FUSED  nfused nplain                      the next nfused steps, or instead the nplain steps after
+//           | MYC_S_ALLOC  record buffer dim(bytes)           uninitialised
+//           | MYC_S_CLONE  record buffer(new) buffer(old)     a copy of all bytes
+//           | MYC_S_FREE   record buffer
+//           | MYC_S_RESIZE record buffer dim(bytes)           in place; keeps the common prefix
+//           | MYC_S_FUSED  record nfused nplain               the next nfused steps, or instead the nplain steps after
 //                                                             those. Both leave the same buffers and contents; the
 //                                                             executor chooses. The nfused steps are calls that read or
 //                                                             make tensors, not both, then KERNEL, ALLOC and FREE
-//           | MYC_S_KERNEL kernel ninstances { instance }     only among the nfused steps of a MYC_S_FUSED
+//           | MYC_S_KERNEL record kernel ninstances { instance }   only among the nfused steps of a MYC_S_FUSED
 //   instance = { dim }(sizes of all index spaces, one after the other) { tensor made(0|1) }(per operand)
 //              { arg }(per number)                            made: the step makes the tensor's buffer, as large as the
 //                                                             tensor
 //   result  = 0 (not wanted, or undefined) | tensor+1         the op's next fresh tensor; must match the geometry
 //   arg     = MYC_W_NONE | MYC_W_TENSOR index | MYC_W_NUMBER kind param | MYC_W_SCALAR dtype param | MYC_W_SIZE param |
 //             MYC_W_INT v | MYC_W_FLOAT bits | MYC_W_BOOL v | MYC_W_DTYPE v | MYC_W_LAYOUT v | MYC_W_DEVICE 0 |
-//             MYC_W_MEMFMT v | MYC_W_STR len bytes | MYC_W_GEN param | MYC_W_LIST kind n { arg }      (one word each)
+//             MYC_W_MEMFMT v | MYC_W_STR text | MYC_W_GEN param | MYC_W_LIST kind n { arg }           (one word each)
 //   version = output record buffer writer                   by output and record. From this record on, the storage of
-//                           the output (named by its buffer) has the content that the step of record `writer` leaves in
-//                           buffer - 1. buffer 0: the content is lost. writer 0: an input's content. A version may lie
-//                           in two buffers.
-// Steps have the numbers 0, 1, … in order. The upper half of a step's first word is the record of the step, 0 if it has
-// none. Records are the numbers of the ops that the user called, from 1 on, in their order. Steps may be in another
-// one.
+//                           the output has the content that the step of record `writer` leaves in buffer - 1. buffer 0:
+//                           the content is lost. writer 0: an input's content. A version may lie in two buffers.
+// Inputs are buffers that exist at the start, outputs buffers that become storages at the end. Steps have the numbers
+// 0, 1, … in order. A step's record is that of the op it belongs to, 0 if it has none. Records are the numbers of the
+// ops that the user called, from 1 on, in their order. Steps may be in another one.
 //
 // A kernel is one loop: code that runs at each point of an index space, whose sizes come with each instance.
 //   kernel   = nspaces { rank } nreduced noperands { operand } nnumbers ninstrs { instr }

@@ -7,7 +7,7 @@
 #define MYCELYA_ABI_WORDS_H_
 
 // Both ends compare this number when a library is loaded.
-#define MYCELYA_ABI_VERSION 22
+#define MYCELYA_ABI_VERSION 23
 
 // Dtypes: their numbers on the wire and in all tables. 0 is invalid.
 enum {

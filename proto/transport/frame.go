@@ -177,7 +177,7 @@ func (t Type) String() string {
 
 const (
 	// Version is the version of the wire. Both ends must have the same.
-	Version = 1
+	Version = 2
 
 	// MaxMeta bounds the metadata of a frame, in bytes: the largest program and the parameters of the largest call.
 	MaxMeta = 64 << 20

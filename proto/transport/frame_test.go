@@ -75,7 +75,7 @@ func pattern(n int) []byte {
 func TestGoldenFrame(t *testing.T) {
 	b := append(sent(t, Upload, 3, []byte("mycelya")), sent(t, Sync, 4, nil)...)
 	got := []byte(hex.Dump(b))
-	path := filepath.Join("testdata", "v1", "frames.hex")
+	path := filepath.Join("testdata", "v2", "frames.hex")
 	if *update {
 		require.NoError(t, os.WriteFile(path, got, 0o644))
 	}
@@ -186,7 +186,7 @@ func TestNextRefuses(t *testing.T) {
 		edit func([]byte) []byte
 	}{
 		{"magic", ErrFrameMagic, put32(0, 1)},
-		{"version", ErrFrameVersion, func(b []byte) []byte { b[4] = 2; return b }},
+		{"version", ErrFrameVersion, func(b []byte) []byte { b[4]++; return b }},
 		{"type 0", ErrFrameType, func(b []byte) []byte { b[5] = 0; return b }},
 		{"type", ErrFrameType, func(b []byte) []byte { b[5] = byte(numTypes); return b }},
 		{"flags", ErrFrameReserved, func(b []byte) []byte { b[6] = 1; return b }},

@@ -13,6 +13,7 @@ import (
 	"github.com/mycelya/mycelya/codegen/cuda"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/ir/cost"
+	"github.com/mycelya/mycelya/program"
 )
 
 // code lists the kernels of a program, and the groups that have no kernels, or kernels only for a part.
@@ -25,11 +26,7 @@ func code(c *codegen.Compiled) string {
 		}
 		fmt.Fprintf(&b, "\ngroup %d %s: %s\n", u.Group+1, runs, u.Why)
 	}
-	for i, m := range c.Program.Kernels {
-		k, err := m.Decode()
-		if err != nil {
-			panic("BUG: a program with a kernel that is none: " + err.Error())
-		}
+	for i, k := range c.Program.Kernels {
 		fmt.Fprintf(&b, "\n# kernel %d\n%s", i, k)
 	}
 	return b.String()
@@ -41,14 +38,11 @@ func source(c *codegen.Compiled, params []uint64) map[string]string {
 	gpu := cuda.Device{SMs: 132}
 	files, seen := map[string]string{}, map[string]bool{}
 	for i, s := range c.Program.Steps {
-		op := s.GetKernel()
-		if op == nil {
+		op, ok := s.(*program.Kernel)
+		if !ok {
 			continue
 		}
-		k, err := c.Program.Kernels[op.Kernel].Decode()
-		if err != nil {
-			panic("BUG: a program with a kernel that is none: " + err.Error())
-		}
+		k := c.Program.Kernels[op.Kernel]
 		name := fmt.Sprintf("kernel_%d.cu", op.Kernel)
 		instances, err := bind.Instances(k, c.Program, op, params)
 		if err != nil {

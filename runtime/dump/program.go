@@ -15,6 +15,7 @@ import (
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/passes"
 	"github.com/mycelya/mycelya/passes/repro"
+	"github.com/mycelya/mycelya/program"
 )
 
 // Of identifies a program.
@@ -201,7 +202,7 @@ func (p *Program) Plan(g *ir.Graph, c *codegen.Compiled) {
 	if p.shown {
 		planned := 0
 		for _, s := range c.Program.Steps {
-			if s.GetKernel() != nil {
+			if _, ok := s.(*program.Kernel); ok {
 				planned++
 			}
 		}

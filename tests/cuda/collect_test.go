@@ -21,6 +21,7 @@ import (
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/kernel"
 	"github.com/mycelya/mycelya/passes"
+	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/tests/graphs"
 )
 
@@ -96,12 +97,11 @@ func launched(t *testing.T, name string, g *ir.Graph, c *codegen.Compiled) (out 
 	words, err := c.FirstSeen(g)
 	require.NoError(t, err, name)
 	for _, s := range c.Program.Steps {
-		op := s.GetKernel()
-		if op == nil {
+		op, ok := s.(*program.Kernel)
+		if !ok {
 			continue
 		}
-		k, err := c.Program.Kernels[op.Kernel].Decode()
-		require.NoError(t, err)
+		k := c.Program.Kernels[op.Kernel]
 		instances, err := bind.Instances(k, c.Program, op, words)
 		require.NoError(t, err, name)
 		out = append(out, bindable{name, k, instances})

@@ -8,46 +8,46 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/codegen/cuda"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/kernel"
+	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/worker/ref"
 )
 
-// program returns a program with a kernel as its only step. All its buffers are inputs.
-func program(k *kernel.Kernel, instances []*bound, buffers int) *proto.Program {
-	constant := func(v int64) *proto.Dim { return &proto.Dim{Kind: &proto.Dim_Const{Const: uint64(v)}} }
-	list := func(all []int64) (out []*proto.Dim) {
-		for _, v := range all {
-			out = append(out, constant(v))
+// programOf returns a program with a kernel as its only step. All its buffers are inputs.
+func programOf(k *kernel.Kernel, instances []*bound, buffers int) *program.Program {
+	list := func(all []int64) []program.Dim {
+		out := make([]program.Dim, len(all))
+		for i, v := range all {
+			out[i] = program.Dim(v)
 		}
 		return out
 	}
-	p := &proto.Program{Key: make([]byte, proto.KeyBytes), Buffers: uint32(buffers),
-		Kernels: []*proto.Kernel{proto.KernelMessage(k)}}
+	p := &program.Program{Buffers: uint32(buffers), Kernels: []*kernel.Kernel{k}}
 	for b := range uint32(buffers) {
 		p.Inputs = append(p.Inputs, b)
 	}
-	op := &proto.KernelOp{}
+	op := &program.Kernel{}
 	for _, b := range instances {
-		at := &proto.KernelOp_Instance{Sizes: list(b.sizes)}
+		at := program.Instance{Sizes: list(b.sizes)}
 		for i, t := range b.tensors {
-			at.Tensors = append(at.Tensors, 2*uint32(len(p.Tensors)))
-			p.Tensors = append(p.Tensors, &proto.Tensor{Buffer: uint32(t.buffer), Dtype: uint32(k.Operands[i].DType),
-				Sizes: list(t.sizes), Strides: list(t.strides), Offset: constant(t.offset)})
+			at.Uses = append(at.Uses, program.Use{Tensor: uint32(len(p.Tensors))})
+			p.Tensors = append(p.Tensors, program.Tensor{Buffer: uint32(t.buffer), DType: k.Operands[i].DType,
+				Sizes: list(t.sizes), Strides: list(t.strides), Offset: program.Dim(t.offset)})
 		}
 		for _, n := range b.numbers {
-			a := &proto.Arg{Kind: &proto.Arg_Float{Float: n.Real}}
+			a := program.Arg{Tag: catalogue.TagFloat, Value: math.Float64bits(n.Real)}
 			if n.Integral {
-				a = &proto.Arg{Kind: &proto.Arg_Int{Int: n.Whole}}
+				a = program.Int(n.Whole)
 			}
 			at.Numbers = append(at.Numbers, a)
 		}
 		op.Instances = append(op.Instances, at)
 	}
-	p.Steps = []*proto.Step{{Kind: &proto.Step_Fused{Fused: &proto.Fused{Kernels: 1}}},
-		{Kind: &proto.Step_Kernel{Kernel: op}}}
+	p.Steps, p.Records = []program.Step{&program.Fused{Kernels: 1}, op}, make([]uint32, 2)
 	return p
 }
 
@@ -57,8 +57,8 @@ func meaning(t require.TestingT, k *kernel.Kernel, instances []*bound, buffers [
 	x, err := ref.Backend{Kernels: true}.New("")
 	require.NoError(t, err)
 	defer x.Close()
-	p := program(k, instances, len(buffers))
-	prepared, err := x.Prepare(p)
+	p := programOf(k, instances, len(buffers))
+	prepared, err := x.Prepare(p, nil)
 	require.NoError(t, err)
 	var inputs []uint64
 	for i, data := range buffers {

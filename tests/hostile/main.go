@@ -159,8 +159,7 @@ func (h *hostile) next() (err error) {
 			p.Outputs = append(p.Outputs, b)
 		}
 	}
-	p.Key = binary.BigEndian.AppendUint32(make([]byte, proto.KeyBytes-4), uint32(h.programs))
-	if proto.Validate(p) != nil {
+	if p.Validate() != nil {
 		h.refused++
 		return nil
 	}
@@ -169,7 +168,8 @@ func (h *hostile) next() (err error) {
 			return fmt.Errorf("no new session: %w", err)
 		}
 	}
-	done, seq, err := runProgram(h.bad, p, h.contents)
+	key := binary.BigEndian.AppendUint32(make([]byte, proto.KeyBytes-4), uint32(h.programs))
+	done, seq, err := runProgram(h.bad, peer.Message(key, p), len(p.Outputs), h.contents)
 	switch {
 	case err != nil:
 		return h.reported(seq, err)
@@ -208,7 +208,7 @@ func (h *hostile) reported(seq uint64, why error) error {
 }
 
 // runProgram uploads the contents, runs a program on them, and frees all of its storages.
-func runProgram(s *peer.Session, p *proto.Program, contents [][]byte) (*proto.Done, uint64, error) {
+func runProgram(s *peer.Session, p *proto.Program, outputs int, contents [][]byte) (*proto.Done, uint64, error) {
 	call := &proto.Call{Key: p.Key}
 	free := &proto.FreeStorages{}
 	for _, data := range contents {
@@ -218,7 +218,7 @@ func runProgram(s *peer.Session, p *proto.Program, contents [][]byte) (*proto.Do
 		}
 		call.Inputs, free.Storages = append(call.Inputs, id), append(free.Storages, id)
 	}
-	for range p.Outputs {
+	for range outputs {
 		id := s.Storage()
 		call.Outputs, free.Storages = append(call.Outputs, id), append(free.Storages, id)
 	}

@@ -21,16 +21,18 @@ import (
 	"github.com/mycelya/mycelya/codegen"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/passes"
+	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/worker"
 	"github.com/mycelya/mycelya/worker/kernels"
 )
 
-// program is a graph as a client sends it.
-type program struct {
+// compiledGraph is a graph as a client sends it.
+type compiledGraph struct {
 	g      *ir.Graph
 	c      *codegen.Compiled
+	key    byte
 	groups int // number of groups with kernels
 	trace  []uint64
 	most   float64         // of the inputs
@@ -39,7 +41,7 @@ type program struct {
 
 var keys byte
 
-func compile(t *testing.T, text string) *program {
+func compile(t *testing.T, text string) *compiledGraph {
 	t.Helper()
 	g, err := ir.Parse(text)
 	require.NoError(t, err)
@@ -48,9 +50,7 @@ func compile(t *testing.T, text string) *program {
 	c, err := codegen.Compile(g, codegen.Options{Kernels: true, Undrawn: true, Scratch: make([]bool, 1<<14)})
 	require.NoError(t, err)
 	keys++
-	c.Program.Key = make([]byte, proto.KeyBytes)
-	c.Program.Key[0] = keys
-	p := &program{g: g, c: c, trace: make([]uint64, 1<<16), most: 2, roots: map[uint32]bool{}}
+	p := &compiledGraph{g: g, c: c, key: keys, trace: make([]uint64, 1<<16), most: 2, roots: map[uint32]bool{}}
 	for i := range g.Nodes {
 		if g.Nodes[i].Op != ir.OpCall || g.CallName(ir.NodeID(i)) != "aten::_foreach_sqrt" {
 			continue
@@ -61,7 +61,7 @@ func compile(t *testing.T, text string) *program {
 		}
 	}
 	for _, s := range c.Program.Steps {
-		if s.GetFused() != nil {
+		if _, ok := s.(*program.Fused); ok {
 			p.groups++
 		}
 	}
@@ -74,8 +74,15 @@ func compile(t *testing.T, text string) *program {
 	return p
 }
 
+// message is the program as a client sends it.
+func (p *compiledGraph) message() *proto.Program {
+	key := make([]byte, proto.KeyBytes)
+	key[0] = p.key
+	return &proto.Program{Key: key, Words: program.Pack(p.c.Program.Words())}
+}
+
 // numbers sets all numbers of a program to v, or to a value near v.
-func (p *program) numbers(v float64) {
+func (p *compiledGraph) numbers(v float64) {
 	for i := range p.g.Nodes {
 		if n := &p.g.Nodes[i]; n.Op == ir.OpParam || n.Op == ir.OpScalar {
 			p.trace[n.Slot] = word(p.g.Types[n.First].DType, n.Op == ir.OpScalar, v+v*float64(i%5)/8)
@@ -95,7 +102,7 @@ func word(d ir.DType, element bool, v float64) uint64 {
 }
 
 // dims evaluates sizes or strides with the sizes of the trace.
-func (p *program) dims(list []ir.Dim) []int64 {
+func (p *compiledGraph) dims(list []ir.Dim) []int64 {
 	var out []int64
 	for _, d := range list {
 		v := p.g.First(d)
@@ -110,7 +117,7 @@ func (p *program) dims(list []ir.Dim) []int64 {
 }
 
 // bytes returns the size of a value.
-func (p *program) bytes(t ir.Type) int64 {
+func (p *compiledGraph) bytes(t ir.Type) int64 {
 	sizes, reach, count := p.dims(t.Dims), int64(1), int64(1)
 	for _, n := range sizes {
 		count *= n
@@ -146,7 +153,7 @@ func content(r *rand.Rand, d ir.DType, bytes int64, most float64) []byte {
 }
 
 // call runs a program on inputs that depend on seed only, and returns its storages by slot, or its error.
-func (c *client) call(p *program, seed uint64) (map[uint32][]byte, *proto.Done) {
+func (c *client) call(p *compiledGraph, seed uint64) (map[uint32][]byte, *proto.Done) {
 	c.t.Helper()
 	params, err := p.c.Params(p.trace)
 	require.NoError(c.t, err)
@@ -164,7 +171,7 @@ func (c *client) call(p *program, seed uint64) (map[uint32][]byte, *proto.Done) 
 			at[n.Slot] = c.upload(data)
 		}
 	}
-	call := &proto.Call{Key: p.c.Program.Key, Params: params}
+	call := &proto.Call{Key: p.message().Key, Params: params}
 	for _, slot := range p.c.Inputs {
 		call.Inputs = append(call.Inputs, at[slot])
 	}
@@ -199,10 +206,10 @@ func (c *client) call(p *program, seed uint64) (map[uint32][]byte, *proto.Done) 
 	return out, done
 }
 
-func (c *client) program(p *program) { c.send(transport.Program, p.c.Program, nil) }
+func (c *client) program(p *compiledGraph) { c.send(transport.Program, p.message(), nil) }
 
 // warm calls a program until none of its kernels is pending, and adds up the worker's counts.
-func (c *client) warm(p *program) *proto.Kernels {
+func (c *client) warm(p *compiledGraph) *proto.Kernels {
 	c.t.Helper()
 	told := &proto.Kernels{}
 	for end := time.Now().Add(4 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
@@ -221,7 +228,7 @@ func (c *client) warm(p *program) *proto.Kernels {
 }
 
 // same compares the storages of two runs: floats up to rounding, relative to the largest of them.
-func (p *program) same(t *testing.T, want, got map[uint32][]byte) {
+func (p *compiledGraph) same(t *testing.T, want, got map[uint32][]byte) {
 	t.Helper()
 	require.Len(t, got, len(want))
 	for _, o := range p.g.Outputs {
@@ -509,7 +516,7 @@ func TestManyPrograms(t *testing.T) {
 	r := start(t, worker.Kernels{Compiler: compiler.open, Threads: 2})
 	type pair struct {
 		c *client
-		p *program
+		p *compiledGraph
 	}
 	var all []pair
 	for i, op := range []string{"exp", "sin", "cos", "sigmoid", "relu", "abs", "neg", "floor"} {
@@ -563,7 +570,7 @@ func TestStepsThatFail(t *testing.T) {
 	small := c.upload(make([]byte, 3996))
 	for _, in := range [][]uint64{{900, 901}, {small, 900}} {
 		done := &proto.Done{}
-		c.ask(transport.Call, &proto.Call{Key: fine.c.Program.Key, Params: params, Inputs: in, Outputs: []uint64{902}},
+		c.ask(transport.Call, &proto.Call{Key: fine.message().Key, Params: params, Inputs: in, Outputs: []uint64{902}},
 			transport.Done, done)
 		require.NotZero(t, done.Failed)
 		require.Contains(t, fmt.Sprint(done.Errors), map[bool]string{true: "3996", false: "does not exist"}[in[0] == small])

@@ -12,7 +12,6 @@ import (
 	"github.com/mycelya/mycelya/capture/asm"
 	"github.com/mycelya/mycelya/codegen"
 	"github.com/mycelya/mycelya/passes"
-	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/tests/golden"
 )
 
@@ -38,8 +37,7 @@ func TestFromTraceToProgram(t *testing.T) {
 		}
 		compiled, err := codegen.Compile(g, codegen.Options{Scratch: scratch})
 		require.NoError(t, err)
-		compiled.Program.Key = make([]byte, proto.KeyBytes)
-		require.NoError(t, proto.Validate(compiled.Program))
+		require.NoError(t, compiled.Program.Validate())
 		c.Check("plan", compiled.Text())
 	})
 }

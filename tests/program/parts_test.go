@@ -11,6 +11,7 @@ import (
 	"github.com/mycelya/mycelya/codegen"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/passes"
+	"github.com/mycelya/mycelya/program"
 )
 
 // TestParts checks groups with nodes that no kernel computes. The other nodes still have kernels, except for a single
@@ -72,7 +73,7 @@ graph model.py:1 sync {
 			require.NoError(t, err)
 			groups := 0
 			for _, s := range got.Program.Steps {
-				if s.GetFused() != nil {
+				if _, ok := s.(*program.Fused); ok {
 					groups++
 				}
 			}

@@ -18,6 +18,7 @@ import (
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/ir/eval"
 	"github.com/mycelya/mycelya/passes"
+	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/tests/graphs"
 	"github.com/mycelya/mycelya/worker"
@@ -47,24 +48,19 @@ func runOn(
 		copy(b, data)
 		require.NoError(t, x.UploadEnd(id(slot)))
 	}
-	c.Program.Key = make([]byte, proto.KeyBytes)
-	require.NoError(t, proto.Validate(c.Program))
-	p, err := x.Prepare(c.Program)
+	require.NoError(t, c.Program.Validate())
+	p, err := x.Prepare(c.Program, c.Program.Words())
 	require.NoError(t, err)
 	words, err := c.Params(params)
 	require.NoError(t, err)
-	call := &proto.Call{Params: words}
 	var ins, outs []uint64
 	for i, slot := range c.Inputs {
 		ins = append(ins, uint64(c.Program.Inputs[i]), id(slot))
-		call.Inputs = append(call.Inputs, id(slot))
 	}
 	for i, slot := range c.Outputs {
 		slots[slot] = true
 		outs = append(outs, uint64(c.Program.Outputs[i]), id(slot))
-		call.Outputs = append(call.Outputs, id(slot))
 	}
-	require.NoError(t, proto.ValidateCall(c.Program, call))
 	failed, errs := x.Run(p, words, ins, outs, nil, 1)
 	require.Equal(t, failed > 0, len(errs) > 0)
 	out := map[uint32][]byte{}
@@ -95,21 +91,21 @@ func contents(t require.TestingT, x worker.Executor, id uint64) (data []byte) {
 func leaks(c *codegen.Compiled) (out []uint32) {
 	alive := map[uint32]bool{}
 	for _, s := range c.Program.Steps {
-		switch k := s.Kind.(type) {
-		case *proto.Step_Call:
-			for _, r := range k.Call.Results {
+		switch k := s.(type) {
+		case *program.Call:
+			for _, r := range k.Results {
 				if r != 0 {
 					alive[c.Program.Tensors[r-1].Buffer] = true
 				}
 			}
-		case *proto.Step_Copy:
-			alive[c.Program.Tensors[k.Copy.Dst].Buffer] = true
-		case *proto.Step_Alloc:
-			alive[k.Alloc.Buffer] = true
-		case *proto.Step_Clone:
-			alive[k.Clone.To] = true
-		case *proto.Step_Free:
-			delete(alive, k.Free.Buffer)
+		case *program.Copy:
+			alive[c.Program.Tensors[k.Dst].Buffer] = true
+		case *program.Alloc:
+			alive[k.Buffer] = true
+		case *program.Clone:
+			alive[k.To] = true
+		case *program.Free:
+			delete(alive, k.Buffer)
 		}
 	}
 	for _, b := range append(append([]uint32{}, c.Program.Inputs...), c.Program.Outputs...) {
@@ -166,13 +162,13 @@ func copiedLast(c *codegen.Compiled, b uint32) bool {
 		outputs[o] = true
 	}
 	for i := len(c.Program.Steps) - 1; i >= 0; i-- {
-		switch k := c.Program.Steps[i].Kind.(type) {
-		case *proto.Step_Clone:
-			if outputs[k.Clone.To] && k.Clone.From == b {
+		switch k := c.Program.Steps[i].(type) {
+		case *program.Clone:
+			if outputs[k.To] && k.From == b {
 				return true
 			}
-		case *proto.Step_Copy:
-			if outputs[c.Program.Tensors[k.Copy.Dst].Buffer] && c.Program.Tensors[k.Copy.Src].Buffer == b {
+		case *program.Copy:
+			if outputs[c.Program.Tensors[k.Dst].Buffer] && c.Program.Tensors[k.Src].Buffer == b {
 				return true
 			}
 		default:
@@ -198,8 +194,8 @@ func donations(g *ir.Graph, c *codegen.Compiled) (self, out int) {
 		own[n.Record] = n.Op.Own()
 	}
 	for i, s := range c.Program.Steps {
-		if call, ok := s.Kind.(*proto.Step_Call); ok && own[c.StepRecord[i]] {
-			switch form, isOut := ir.FormOver(call.Call.Op); {
+		if call, ok := s.(*program.Call); ok && own[int32(c.Program.Record(i))] {
+			switch form, isOut := ir.FormOver(call.Op); {
 			case isOut:
 				out++
 			case form != "":

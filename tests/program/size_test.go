@@ -14,7 +14,6 @@ import (
 	"github.com/mycelya/mycelya/codegen"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/passes"
-	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/worker"
 	"github.com/mycelya/mycelya/worker/conformance"
 )
@@ -48,16 +47,16 @@ func TestSizeOfPreparedPrograms(t *testing.T) {
 		require.NoError(t, err)
 		c, err := codegen.Compile(g, codegen.Options{Kernels: true})
 		require.NoError(t, err)
-		c.Program.Key = make([]byte, proto.KeyBytes)
+		words := c.Program.Words()
 		n := max(20, int(64<<20/worker.PreparedBytes(c.Program)))
 		programs := make([]worker.Prepared, n)
 		for i := range 4 { // what the first ones leave in caches does not count
-			programs[i], err = x.Prepare(c.Program)
+			programs[i], err = x.Prepare(c.Program, words)
 			require.NoError(t, err)
 		}
 		before := resident(t)
 		for i := 4; i < n; i++ {
-			programs[i], err = x.Prepare(c.Program)
+			programs[i], err = x.Prepare(c.Program, words)
 			require.NoError(t, err)
 		}
 		grown := resident(t) - before

@@ -13,7 +13,7 @@ import (
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/kernel"
 	"github.com/mycelya/mycelya/passes"
-	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/tests/graphs"
 )
 
@@ -35,8 +35,7 @@ func TestListsAreOneKernel(t *testing.T) {
 			g, c := compileAdamW(t, before)
 			require.Len(t, g.Groups, 1)
 			require.Empty(t, c.Unfused)
-			c.Program.Key = make([]byte, proto.KeyBytes)
-			require.NoError(t, proto.Validate(c.Program))
+			require.NoError(t, c.Program.Validate())
 			require.LessOrEqual(t, len(c.Program.Kernels), 2)
 			written := map[uint32]int{} // by slot
 			slots := map[uint32]uint32{}
@@ -45,18 +44,18 @@ func TestListsAreOneKernel(t *testing.T) {
 			}
 			instances := 0
 			for _, s := range c.Program.Steps {
-				k := s.GetKernel()
-				if k == nil {
+				k, ok := s.(*program.Kernel)
+				if !ok {
 					continue
 				}
 				instances += len(k.Instances)
 				message := c.Program.Kernels[k.Kernel]
 				for _, at := range k.Instances {
 					family := map[uint32]bool{}
-					for i, window := range at.Tensors {
-						slot := slots[c.Program.Tensors[window/2].Buffer]
+					for i, u := range at.Uses {
+						slot := slots[c.Program.Tensors[u.Tensor].Buffer]
 						family[slot%uint32(n)] = true
-						if message.Operands[i].Access&uint32(kernel.Write) != 0 {
+						if message.Operands[i].Access&kernel.Write != 0 {
 							written[slot]++
 						}
 					}

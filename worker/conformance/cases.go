@@ -4,8 +4,9 @@
 package conformance
 
 import (
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
-	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/program"
 )
 
 // testCase is one program, one call of it, and the storages after the call.
@@ -39,7 +40,7 @@ var cases = []testCase{
 		name: "sizes and numbers from parameters",
 		build: func(b *builder) {
 			x, z := b.tensor(0, ir.F32, par(0), par(1)), b.tensor(1, ir.F32, par(0), par(1))
-			b.call("aten::mul.Tensor", z+1, ten(x), number(proto.NumberF64, 2))
+			b.call("aten::mul.Tensor", z+1, ten(x), number(catalogue.NumberF64, 2))
 		},
 		in: []uint32{0}, out: map[uint32]uint64{1: 9}, params: []uint64{2, 3, f64bits(0.5)},
 		uploads: map[uint64][]byte{1: f32(2, 4, 6, 8, 10, 12)},
@@ -49,7 +50,7 @@ var cases = []testCase{
 		name: "integer number keeps ints, 0-dim scalar tensor",
 		build: func(b *builder) {
 			x, y, z := b.tensor(0, ir.I64, two), b.tensor(1, ir.I64, two), b.tensor(2, ir.I64, two)
-			b.call("aten::mul.Tensor", y+1, ten(x), number(proto.NumberI64, 0))
+			b.call("aten::mul.Tensor", y+1, ten(x), number(catalogue.NumberI64, 0))
 			b.call("aten::add.Tensor", z+1, ten(y), scalar(ir.I64, 1), num(1))
 		},
 		in: []uint32{0}, out: map[uint32]uint64{2: 9}, params: []uint64{3, ^uint64(0)},
@@ -60,7 +61,7 @@ var cases = []testCase{
 		name: "in place on a strided window",
 		build: func(b *builder) {
 			col := b.view(0, ir.F32, sizes(2), sizes(3), con(1)) // column 1 of a 2 by 3 matrix
-			b.call("aten::add_.Tensor", 0, ten(col), number(proto.NumberF64, 0), num(1))
+			b.call("aten::add_.Tensor", 0, ten(col), number(catalogue.NumberF64, 0), num(1))
 		},
 		in: []uint32{0}, out: map[uint32]uint64{0: 1}, params: []uint64{f64bits(100)},
 		uploads: map[uint64][]byte{1: f32(1, 2, 3, 4, 5, 6)},
@@ -72,8 +73,8 @@ var cases = []testCase{
 			x, y := b.tensor(0, ir.F32, three), b.tensor(1, ir.F32, three)
 			b.call("aten::sub.out", 0, ten(x), ten(y), num(1), ten(y))
 			b.call("aten::mul.out", 0, ten(y), ten(y), ten(y))
-			b.call("aten::pow.Scalar_out", 0, number(proto.NumberI64, 0), ten(x), ten(x))
-			b.call("aten::pow_.Scalar", 0, ten(y), number(proto.NumberI64, 0))
+			b.call("aten::pow.Scalar_out", 0, number(catalogue.NumberI64, 0), ten(x), ten(x))
+			b.call("aten::pow_.Scalar", 0, ten(y), number(catalogue.NumberI64, 0))
 		},
 		in: []uint32{0, 1}, out: map[uint32]uint64{0: 1, 1: 2}, params: []uint64{2},
 		uploads: map[uint64][]byte{1: f32(1, 2, 3), 2: f32(10, 20, 30)},
@@ -94,7 +95,7 @@ var cases = []testCase{
 	{
 		name: "copy makes its buffer, transposes and converts",
 		build: func(b *builder) {
-			t := b.view(0, ir.F32, sizes(3, 2), sizes(1, 3), nil)
+			t := b.view(0, ir.F32, sizes(3, 2), sizes(1, 3), 0)
 			z := b.tensor(1, ir.I64, three, two)
 			b.copy(z, t)
 		},
@@ -120,10 +121,10 @@ var cases = []testCase{
 			z := b.tensor(1, ir.F32, four)
 			b.alloc(0, par(0))
 			b.call("aten::zero_", 0, ten(x))
-			b.call("aten::add.Tensor", z+1, ten(x), number(proto.NumberI64, 1), num(1))
+			b.call("aten::add.Tensor", z+1, ten(x), number(catalogue.NumberI64, 1), num(1))
 			b.free(0)
 			b.alloc(0, con(16))
-			b.call("aten::fill_.Scalar", 0, ten(y), number(proto.NumberI64, 1))
+			b.call("aten::fill_.Scalar", 0, ten(y), number(catalogue.NumberI64, 1))
 		},
 		out: map[uint32]uint64{0: 8, 1: 9}, params: []uint64{16, 3},
 		want: map[uint64][]byte{8: i64(3, 3), 9: f32(3, 3, 3, 3)},
@@ -134,7 +135,7 @@ var cases = []testCase{
 			b.tensor(0, ir.F32, two)
 			w := b.tensor(0, ir.F32, four)
 			b.resize(0, con(16))
-			b.call("aten::fill_.Scalar", 0, ten(b.view(0, ir.F32, sizes(2), sizes(1), con(2))), number(proto.NumberF64, 0))
+			b.call("aten::fill_.Scalar", 0, ten(b.view(0, ir.F32, sizes(2), sizes(1), con(2))), number(catalogue.NumberF64, 0))
 			b.call("aten::mul_.Tensor", 0, ten(w), ten(w))
 			b.resize(0, con(12))
 		},
@@ -181,11 +182,7 @@ var cases = []testCase{
 		name: "a result that isn't wanted, an output that isn't wanted",
 		build: func(b *builder) {
 			x, y := b.tensor(0, ir.F32, two), b.tensor(1, ir.F32, two)
-			b.step(
-				&proto.Step{
-					Kind: &proto.Step_Call{Call: &proto.CallOp{Op: "aten::neg", Args: []*proto.Arg{ten(x)}, Results: []uint32{0}}},
-				},
-			)
+			b.step(&program.Call{Op: "aten::neg", Args: []program.Arg{ten(x)}, Results: []uint32{0}})
 			b.call("aten::neg", y+1, ten(x))
 		},
 		in: []uint32{0}, out: map[uint32]uint64{1: 0},
@@ -203,7 +200,7 @@ var cases = []testCase{
 			b.clone(5, 4)
 			b.call("aten::neg", b.tensor(7, ir.F32, two)+1, ten(x))
 			b.p.Records = []uint32{2, 3, 1, 4, 5, 6}
-			b.p.Versions = []uint32{0, 3, 3, 3, 1, 1, 4, 1, 2, 5, 6, 5, 3, 6, 8, 6}
+			b.versions(0, 3, 3, 3, 1, 1, 4, 1, 2, 5, 6, 5, 3, 6, 8, 6)
 		},
 		in: []uint32{0, 6}, out: map[uint32]uint64{2: 7, 3: 8, 5: 9, 7: 10},
 		uploads: map[uint64][]byte{1: f32(1, 2), 2: f32(1, 2, 3)},
@@ -216,7 +213,7 @@ var cases = []testCase{
 			x, y, z := b.tensor(0, ir.F32, two), b.tensor(1, ir.F32, three), b.tensor(2, ir.F32, two)
 			b.call("aten::add_.Tensor", 0, ten(x), ten(y), num(1))
 			b.call("aten::neg_", 0, ten(z))
-			b.p.Versions = []uint32{0, 1, 1, 1, 1, 2, 3, 2}
+			b.versions(0, 1, 1, 1, 1, 2, 3, 2)
 		},
 		in: []uint32{0, 1, 2}, out: map[uint32]uint64{0: 1, 2: 3},
 		uploads: map[uint64][]byte{1: f32(1, 2), 2: f32(1, 2, 3), 3: f32(5, 6)},
@@ -231,7 +228,7 @@ var cases = []testCase{
 			b.call("aten::add.Tensor", b.tensor(3, ir.F32, two)+1, ten(x), ten(y), num(1))
 			b.call("aten::neg_", 0, ten(x))
 			b.p.Records = []uint32{1, 2, 1}
-			b.p.Versions = []uint32{0, 1, 1, 1, 1, 1, 3, 1}
+			b.versions(0, 1, 1, 1, 1, 1, 3, 1)
 		},
 		in: []uint32{0, 1, 2}, out: map[uint32]uint64{0: 1, 2: 3},
 		uploads: map[uint64][]byte{1: f32(1, 2), 2: f32(1, 2, 3), 3: f32(5, 6)},
@@ -247,7 +244,7 @@ var cases = []testCase{
 			b.call("aten::add.Tensor", b.tensor(3, ir.F32, two)+1, ten(x), ten(y), num(1))
 			b.call("aten::neg_", 0, ten(x))
 			b.p.Records = []uint32{1, 4, 2, 3}
-			b.p.Versions = []uint32{0, 1, 1, 1, 0, 3, 1, 3, 1, 4, 3, 4}
+			b.versions(0, 1, 1, 1, 0, 3, 1, 3, 1, 4, 3, 4)
 		},
 		in: []uint32{0, 1, 2}, out: map[uint32]uint64{0: 1, 2: 3},
 		uploads: map[uint64][]byte{1: f32(1, 2), 2: f32(1, 2, 3), 3: f32(5, 6)},
@@ -267,7 +264,7 @@ var cases = []testCase{
 	{
 		name: "a window outside its storage is a failed step",
 		build: func(b *builder) {
-			x := b.view(0, ir.F32, []*proto.Dim{par(0)}, []*proto.Dim{par(1)}, par(2))
+			x := b.view(0, ir.F32, []program.Dim{par(0)}, []program.Dim{par(1)}, par(2))
 			b.call("aten::neg", b.tensor(1, ir.F32, two)+1, ten(x))
 		},
 		in: []uint32{0}, out: map[uint32]uint64{1: 9}, params: []uint64{2, 1 << 40, 1},
@@ -277,7 +274,7 @@ var cases = []testCase{
 	{
 		name: "a negative size is a failed step",
 		build: func(b *builder) {
-			x := b.view(0, ir.F32, []*proto.Dim{par(0)}, sizes(1), nil)
+			x := b.view(0, ir.F32, []program.Dim{par(0)}, sizes(1), 0)
 			b.call("aten::neg", b.tensor(1, ir.F32, two)+1, ten(x))
 			b.alloc(2, par(0))
 			b.p.Records = []uint32{2, 1} // the first cause is the second step

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/worker"
 )
@@ -93,16 +94,15 @@ func prepared(
 	t *testing.T, x worker.Executor, build func(*builder), in []uint32, outs []uint32, params int,
 ) worker.Prepared {
 	t.Helper()
-	p := &proto.Program{}
+	p := &program.Program{}
 	build(&builder{p})
-	p.Key = make([]byte, proto.KeyBytes)
 	p.Params = uint32(params)
 	p.Inputs, p.Outputs = in, outs
 	for i := len(p.Records); i < len(p.Steps); i++ {
 		p.Records = append(p.Records, uint32(i+1))
 	}
-	require.NoError(t, proto.Validate(p))
-	prep, err := x.Prepare(p)
+	require.NoError(t, p.Validate())
+	prep, err := x.Prepare(p, p.Words())
 	require.NoError(t, err)
 	t.Cleanup(func() { x.Drop(prep) })
 	return prep
@@ -191,11 +191,12 @@ func missingInput(t *testing.T, x worker.Executor) {
 
 // unknownOperator: an operator that does not exist fails Prepare, or its step.
 func unknownOperator(t *testing.T, x worker.Executor) {
-	p := &proto.Program{Key: make([]byte, proto.KeyBytes), Buffers: 2, Inputs: []uint32{0}, Outputs: []uint32{1}}
+	p := &program.Program{Buffers: 2, Inputs: []uint32{0}, Outputs: []uint32{1}}
 	b := builder{p: p}
 	b.call("aten::no_such_operator", b.tensor(1, ir.F32, two)+1, ten(b.tensor(0, ir.F32, two)))
-	require.NoError(t, proto.Validate(p))
-	prep, err := x.Prepare(p)
+	p.Records = []uint32{1}
+	require.NoError(t, p.Validate())
+	prep, err := x.Prepare(p, p.Words())
 	if err != nil {
 		var e *worker.Error
 		require.ErrorAs(t, err, &e)

@@ -10,6 +10,7 @@ import (
 	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/ir/eval"
+	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/worker"
 )
@@ -30,31 +31,25 @@ func written(op string, operands []uint32) (uint32, bool) {
 }
 
 // operands lists the tensors of a call, including those in lists.
-func operands(c *proto.CallOp) (out []uint32) {
-	for _, a := range c.Args {
-		switch k := a.Kind.(type) {
-		case *proto.Arg_Tensor:
-			out = append(out, k.Tensor)
-		case *proto.Arg_List_:
-			for _, item := range k.List.Items {
-				if t, ok := item.Kind.(*proto.Arg_Tensor); ok {
-					out = append(out, t.Tensor)
-				}
-			}
+func operands(args []program.Arg) (out []uint32) {
+	for i := range args {
+		if a := &args[i]; a.Tag == catalogue.TagTensor {
+			out = append(out, uint32(a.Value))
 		}
+		out = append(out, operands(args[i].Items)...)
 	}
 	return out
 }
 
 // touched lists the tensors that a call makes or writes. The operands that an unknown operator writes are not known. If
 // it also has no results, it must write an operand, so all operands are listed.
-func (r *runner) touched(c *proto.CallOp) (out []uint32) {
+func (r *runner) touched(c *program.Call) (out []uint32) {
 	for _, t := range c.Results {
 		if t != 0 {
 			out = append(out, t-1)
 		}
 	}
-	ops := operands(c)
+	ops := operands(c.Args)
 	if t, ok := written(c.Op, ops); ok {
 		return append(out, t)
 	}
@@ -65,7 +60,7 @@ func (r *runner) touched(c *proto.CallOp) (out []uint32) {
 }
 
 // call runs an operator, which must make all results of the call.
-func (r *runner) call(c *proto.CallOp) error {
+func (r *runner) call(c *program.Call) error {
 	if err := guard(func() error { return r.operator(c) }); err != nil {
 		return err
 	}
@@ -77,19 +72,19 @@ func (r *runner) call(c *proto.CallOp) error {
 	return nil
 }
 
-func (r *runner) operator(c *proto.CallOp) error {
+func (r *runner) operator(c *program.Call) error {
 	unknown := worker.Errorf(proto.ErrNotImplemented, "The reference worker doesn't know %s with these arguments.", c.Op)
 	switch c.Op {
 	// These have no effect: no operator here draws random numbers or depends on the default dtype or on flags.
 	case "mycelya::manual_seed", "mycelya::set_default_dtype", "mycelya::set_flag":
 		return nil
 	case "aten::copy_":
-		if ops := operands(c); len(ops) == 2 {
+		if ops := operands(c.Args); len(ops) == 2 {
 			return eval.Eval(ir.OpCopy, []eval.Arg{{Tensor: r.tensor(ops[1])}}, r.tensor(ops[0]))
 		}
 		return unknown
 	case "aten::zero_":
-		if ops := operands(c); len(ops) == 1 {
+		if ops := operands(c.Args); len(ops) == 1 {
 			zero := eval.Arg{Tensor: &eval.Tensor{DType: ir.I64, Data: make([]byte, 8)}, Number: true}
 			t := r.tensor(ops[0])
 			return eval.Eval(ir.OpFill, []eval.Arg{{Tensor: t}, zero}, t)
@@ -107,8 +102,8 @@ func (r *runner) operator(c *proto.CallOp) error {
 	g := ir.NewGraph("", "")
 	values := []eval.Arg{} // by ir.ValueID
 	args := make([]ir.Arg, len(given))
-	for i, a := range given {
-		v, ok := r.arg(g, &values, a)
+	for i := range given {
+		v, ok := r.arg(g, &values, &given[i])
 		if !ok {
 			return unknown
 		}
@@ -145,12 +140,12 @@ func castTo(args []ir.Arg) ir.DType {
 
 // target returns the tensor for an operator's result. It is the operand that the operator overwrites, or new memory.
 // The program's tensor for the new memory must have the result's geometry.
-func (r *runner) target(c *proto.CallOp, want ir.Type) (*eval.Tensor, error) {
+func (r *runner) target(c *program.Call, want ir.Type) (*eval.Tensor, error) {
 	sizes := make([]int64, len(want.Dims))
 	for i, d := range want.Dims {
 		sizes[i] = int64(d)
 	}
-	if over, ok := written(c.Op, operands(c)); ok {
+	if over, ok := written(c.Op, operands(c.Args)); ok {
 		t := r.tensor(over)
 		if !slices.Equal(t.Sizes, sizes) {
 			return nil, worker.Errorf(proto.ErrRuntime, "%s gives sizes %v, the operand that it writes has %v.",
@@ -181,7 +176,7 @@ func (r *runner) target(c *proto.CallOp, want ir.Type) (*eval.Tensor, error) {
 
 // arg converts an argument to the form of the op table. Tensors and numbers become values of g. All sizes are known, so
 // they are constants.
-func (r *runner) arg(g *ir.Graph, values *[]eval.Arg, a *proto.Arg) (ir.Arg, bool) {
+func (r *runner) arg(g *ir.Graph, values *[]eval.Arg, a *program.Arg) (ir.Arg, bool) {
 	value := func(n ir.Node, t *eval.Tensor, number bool) ir.Arg {
 		typ := ir.Type{DType: t.DType, Dims: make([]ir.Dim, len(t.Sizes)), Strides: make([]ir.Dim, len(t.Strides))}
 		for i := range t.Sizes {
@@ -191,31 +186,31 @@ func (r *runner) arg(g *ir.Graph, values *[]eval.Arg, a *proto.Arg) (ir.Arg, boo
 		*values = append(*values, eval.Arg{Tensor: t, Number: number})
 		return ir.Value(g.Nodes[id].First)
 	}
-	switch f := a.Flat(); f.Tag {
+	switch a.Tag {
 	case catalogue.TagTensor:
-		return value(ir.Node{Op: ir.OpInput}, r.tensor(uint32(f.Value)), false), true
+		return value(ir.Node{Op: ir.OpInput}, r.tensor(uint32(a.Value)), false), true
 	case catalogue.TagNumber:
-		d, _ := ir.ParseDType(catalogue.NumberKinds[f.Head-1].DType)
-		return value(ir.Node{Op: ir.OpParam}, &eval.Tensor{DType: d, Data: r.element(d, uint32(f.Value))}, true), true
+		d, _ := ir.ParseDType(catalogue.NumberKinds[a.Head-1].DType)
+		return value(ir.Node{Op: ir.OpParam}, &eval.Tensor{DType: d, Data: r.element(d, uint32(a.Value))}, true), true
 	case catalogue.TagScalar:
-		d := ir.DType(f.Head)
-		return value(ir.Node{Op: ir.OpScalar}, &eval.Tensor{DType: d, Data: r.element(d, uint32(f.Value))}, false), true
+		d := ir.DType(a.Head)
+		return value(ir.Node{Op: ir.OpScalar}, &eval.Tensor{DType: d, Data: r.element(d, uint32(a.Value))}, false), true
 	case catalogue.TagSize:
-		return ir.Arg{Kind: ir.ArgInt, V: int64(r.params[f.Value])}, true
+		return ir.Arg{Kind: ir.ArgInt, V: int64(r.params[a.Value])}, true
 	case catalogue.TagFloat, catalogue.TagStr, catalogue.TagGen:
 		return ir.Arg{}, false // no form of an own op has such an argument
 	case catalogue.TagList:
-		items := make([]ir.Arg, len(f.Items))
-		for i, item := range f.Items {
-			v, ok := r.arg(g, values, item)
+		items := make([]ir.Arg, len(a.Items))
+		for i := range a.Items {
+			v, ok := r.arg(g, values, &a.Items[i])
 			if !ok {
 				return ir.Arg{}, false
 			}
 			items[i] = v
 		}
-		return g.AddList(uint8(f.Head), items), true
+		return g.AddList(a.Head, items), true
 	default: // a literal, or None
-		return ir.Arg{Kind: ir.ArgKind(f.Tag), V: int64(f.Value)}, true
+		return ir.Arg{Kind: ir.ArgKind(a.Tag), V: int64(a.Value)}, true
 	}
 }
 

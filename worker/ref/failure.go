@@ -8,13 +8,15 @@ import (
 	"time"
 
 	"github.com/mycelya/mycelya/kernel"
+	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/worker"
 )
 
 // runStep runs one step. After a failure only the steps of earlier ops run, and those that set flags or free.
-func (r *runner) runStep(i int, s *proto.Step) {
-	if r.cause != nil && !worker.SetsFlag(s) && (s.GetFree() != nil || r.recordOf(i) == 0 || r.recordOf(i) >= r.record) {
+func (r *runner) runStep(i int, s program.Step) {
+	_, frees := s.(*program.Free)
+	if r.cause != nil && !program.SetsFlag(s) && (frees || r.p.Records[i] == 0 || r.p.Records[i] >= r.record) {
 		r.spoil(s, r.cause)
 		return
 	}
@@ -32,7 +34,7 @@ func (r *runner) runStep(i int, s *proto.Step) {
 	}
 	if err == nil {
 		for _, b := range r.changes(s) {
-			if r.writer[b] = r.recordOf(i); r.writer[b] == 0 {
+			if r.writer[b] = r.p.Records[i]; r.writer[b] == 0 {
 				r.writer[b] = unknownWriter
 			}
 		}
@@ -49,20 +51,13 @@ func (r *runner) runStep(i int, s *proto.Step) {
 // unknownWriter is the record of a step that has none.
 const unknownWriter = ^uint32(0)
 
-func (r *runner) recordOf(step int) uint32 {
-	if len(r.p.Records) == 0 {
-		return 0
-	}
-	return r.p.Records[step]
-}
-
 // fail notes a failure of a step.
 func (r *runner) fail(step int, e worker.Error) {
 	r.failed++
 	if len(r.errs) < worker.MaxErrors {
 		r.errs = append(r.errs, worker.StepError{Step: uint32(step), Cause: e})
 	}
-	if record := r.recordOf(step); r.cause == nil || record < r.record {
+	if record := r.p.Records[step]; r.cause == nil || record < r.record {
 		r.cause, r.record = &e, record
 		if n := len(r.errs); r.failed == n {
 			r.errs[0], r.errs[n-1] = r.errs[n-1], r.errs[0]
@@ -73,7 +68,7 @@ func (r *runner) fail(step int, e worker.Error) {
 }
 
 // inherited is the poison of an operand.
-func (r *runner) inherited(s *proto.Step) *worker.Error {
+func (r *runner) inherited(s program.Step) *worker.Error {
 	for _, b := range r.uses(s) {
 		if st := r.buffers[b]; st != nil && st.poison != nil {
 			return st.poison
@@ -83,34 +78,34 @@ func (r *runner) inherited(s *proto.Step) *worker.Error {
 }
 
 // changes lists the buffers that a step makes or writes.
-func (r *runner) changes(s *proto.Step) (out []uint32) {
-	switch k := s.Kind.(type) {
-	case *proto.Step_Call:
-		for _, t := range r.touched(k.Call) {
+func (r *runner) changes(s program.Step) (out []uint32) {
+	switch k := s.(type) {
+	case *program.Call:
+		for _, t := range r.touched(k) {
 			out = append(out, r.p.Tensors[t].Buffer)
 		}
-	case *proto.Step_Copy:
-		out = append(out, r.p.Tensors[k.Copy.GetDst()].Buffer)
-	case *proto.Step_Kernel:
-		for _, at := range k.Kernel.GetInstances() {
-			for i, t := range at.GetTensors() {
-				if r.p.Kernels[k.Kernel.GetKernel()].Operands[i].Access&uint32(kernel.Write) != 0 {
-					out = append(out, r.p.Tensors[t/2].Buffer)
+	case *program.Copy:
+		out = append(out, r.p.Tensors[k.Dst].Buffer)
+	case *program.Kernel:
+		for _, at := range k.Instances {
+			for i, u := range at.Uses {
+				if r.p.Kernels[k.Kernel].Operands[i].Access&kernel.Write != 0 {
+					out = append(out, r.p.Tensors[u.Tensor].Buffer)
 				}
 			}
 		}
-	case *proto.Step_Alloc:
-		out = append(out, k.Alloc.GetBuffer())
-	case *proto.Step_Clone:
-		out = append(out, k.Clone.GetTo())
-	case *proto.Step_Resize:
-		out = append(out, k.Resize.GetBuffer())
+	case *program.Alloc:
+		out = append(out, k.Buffer)
+	case *program.Clone:
+		out = append(out, k.To)
+	case *program.Resize:
+		out = append(out, k.Buffer)
 	}
 	return out
 }
 
 // spoil says that the buffers do not have the content that a step should have made or written.
-func (r *runner) spoil(s *proto.Step, e *worker.Error) {
+func (r *runner) spoil(s program.Step, e *worker.Error) {
 	for _, b := range r.changes(s) {
 		if r.buffers[b] == nil {
 			r.buffers[b] = &storage{missing: noStorage}
@@ -167,15 +162,15 @@ type at struct{ buffer, writer uint32 }
 // version is the last version of an output before the failure: its record, 0 for none, and where it may lie.
 func (r *runner) version(output uint32) (record uint32, places []at) {
 	index := slices.Index(r.p.Outputs, output)
-	for v := r.p.Versions; len(v) > 0; v = v[proto.VersionWords:] {
-		if int(v[0]) != index || v[1] >= r.record {
+	for _, v := range r.p.Versions {
+		if int(v.Output) != index || v.Record >= r.record {
 			continue
 		}
-		if v[1] != record {
-			record, places = v[1], nil
+		if v.Record != record {
+			record, places = v.Record, nil
 		}
-		if v[2] != 0 {
-			places = append(places, at{v[2] - 1, v[3]})
+		if v.Buffer != 0 {
+			places = append(places, at{v.Buffer - 1, v.Writer})
 		}
 	}
 	return record, places

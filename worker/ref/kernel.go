@@ -6,14 +6,13 @@ package ref
 import (
 	"encoding/binary"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/ir/eval"
 	"github.com/mycelya/mycelya/kernel"
-	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/program"
 )
 
 // registers has the dtype in which ir/eval computes, by register class.
@@ -30,19 +29,17 @@ var meaning = func() (ops [1 << 8]ir.Op) {
 }()
 
 // kernel runs a kernel instruction by instruction, each over the whole index space.
-func (r *runner) kernel(op *proto.KernelOp) error {
-	k, err := r.p.Kernels[op.GetKernel()].Decode()
-	if err != nil {
-		return err
-	}
-	for _, at := range op.GetInstances() {
-		for _, t := range at.Tensors {
-			if t&1 != 0 {
-				st, err := made(r.window(t / 2))
+func (r *runner) kernel(op *program.Kernel) error {
+	k := r.p.Kernels[op.Kernel]
+	for i := range op.Instances {
+		at := &op.Instances[i]
+		for _, u := range at.Uses {
+			if u.Made {
+				st, err := made(r.window(u.Tensor))
 				if err != nil {
 					return err
 				}
-				r.buffers[r.p.Tensors[t/2].Buffer] = st
+				r.buffers[r.p.Tensors[u.Tensor].Buffer] = st
 			}
 		}
 		if err := guard(func() error { return r.instance(k, at) }); err != nil {
@@ -75,7 +72,7 @@ func points(o kernel.Operand, w *eval.Tensor, sizes []int64) (*eval.Tensor, erro
 type instance struct {
 	r       *runner
 	k       *kernel.Kernel
-	at      *proto.KernelOp_Instance
+	at      *program.Instance
 	spaces  [][]int64
 	kept    []int64 // index space 0 with size 1 along reduced dims
 	reduced []int64 // dims of index space 0
@@ -86,7 +83,7 @@ type instance struct {
 // write is a store that waits until all loads are done.
 type write struct{ to, from *eval.Tensor }
 
-func (r *runner) instance(k *kernel.Kernel, at *proto.KernelOp_Instance) error {
+func (r *runner) instance(k *kernel.Kernel, at *program.Instance) error {
 	all := r.dims(at.Sizes)
 	x := &instance{r: r, k: k, at: at, spaces: make([][]int64, len(k.Spaces)), regs: make([]*eval.Tensor, len(k.Code))}
 	for i, rank := range k.Spaces {
@@ -219,7 +216,7 @@ func copied(c kernel.Class, sizes []int64, from *eval.Tensor) (*eval.Tensor, err
 // operand returns the operand of an instruction in its index space.
 func (x *instance) operand(n kernel.Instr) (kernel.Operand, *eval.Tensor, error) {
 	o := x.k.Operands[n.A]
-	t, err := points(o, x.r.tensor(x.at.Tensors[n.A]/2), x.spaces[o.Space])
+	t, err := points(o, x.r.tensor(x.at.Uses[n.A].Tensor), x.spaces[o.Space])
 	return o, t, err
 }
 
@@ -256,7 +253,7 @@ func (x *instance) take(n kernel.Instr) (*eval.Tensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	from := x.r.tensor(x.at.Tensors[n.A] / 2)
+	from := x.r.tensor(x.at.Uses[n.A].Tensor)
 	d := o.Takes()
 	size, stride := from.Sizes[d], from.Strides[d]
 	if size == 0 {
@@ -323,7 +320,7 @@ func (x *instance) index(n kernel.Instr) (*eval.Tensor, error) {
 
 // constant returns the value of a constant, of a number of the instance, or the number of points of a reduction.
 func (r *runner) constant(
-	k *kernel.Kernel, n kernel.Instr, at *proto.KernelOp_Instance, space []int64,
+	k *kernel.Kernel, n kernel.Instr, at *program.Instance, space []int64,
 ) (*eval.Tensor, error) {
 	bits, d := n.A, registers[n.Class]
 	switch {
@@ -334,22 +331,17 @@ func (r *runner) constant(
 		}
 		bits, d = uint64(count), ir.I64
 	case n.Op == kernel.Number:
-		switch a := at.Numbers[n.A].Kind.(type) {
-		case *proto.Arg_Number_:
-			kinds := map[uint32]ir.DType{proto.NumberF64: ir.F64, proto.NumberI64: ir.I64, proto.NumberBool: ir.Bool}
-			d = kinds[a.Number.Kind]
-			bits = r.params[a.Number.Param]
-		case *proto.Arg_Scalar_:
-			d, bits = ir.DType(a.Scalar.Dtype), r.params[a.Scalar.Param]
-		case *proto.Arg_Int:
-			d, bits = ir.I64, uint64(a.Int)
-		case *proto.Arg_Float:
-			d, bits = ir.F64, math.Float64bits(a.Float)
-		case *proto.Arg_Bool:
-			d, bits = ir.I64, 0
-			if a.Bool {
-				bits = 1
-			}
+		a := &at.Numbers[n.A]
+		switch bits = a.Value; a.Tag {
+		case catalogue.TagNumber:
+			d, _ = ir.ParseDType(catalogue.NumberKinds[a.Head-1].DType)
+			bits = r.params[a.Value]
+		case catalogue.TagScalar:
+			d, bits = ir.DType(a.Head), r.params[a.Value]
+		case catalogue.TagFloat:
+			d = ir.F64
+		default:
+			d = ir.I64
 		}
 	case d == ir.F32:
 		d = ir.F64

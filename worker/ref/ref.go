@@ -15,6 +15,7 @@ import (
 
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/ir/eval"
+	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/worker"
 )
@@ -61,10 +62,10 @@ func (x *executor) Info() worker.Info {
 	return worker.Info{Device: "cpu", Name: "reference worker, without PyTorch"}
 }
 
-func (x *executor) Prepare(p *proto.Program) (worker.Prepared, error) { return p, nil }
-func (x *executor) Drop(worker.Prepared)                              {}
-func (x *executor) Sync() error                                       { return nil }
-func (x *executor) Close()                                            { x.storages = nil }
+func (x *executor) Prepare(p *program.Program, _ []uint64) (worker.Prepared, error) { return p, nil }
+func (x *executor) Drop(worker.Prepared)                                            {}
+func (x *executor) Sync() error                                                     { return nil }
+func (x *executor) Close()                                                          { x.storages = nil }
 
 func (x *executor) UploadBegin(id, bytes uint64) ([]byte, error) {
 	if x.storages[id] != nil || x.pending[id] != nil {
@@ -106,7 +107,7 @@ func (x *executor) Read(v *proto.Read, use func([]byte) error) error {
 	case st.poison != nil:
 		e := *st.poison
 		return &e
-	case proto.DTypeSize(v.Dtype) == 0 || len(v.Sizes) != len(v.Strides) || len(v.Sizes) > proto.MaxRank:
+	case proto.DTypeSize(v.Dtype) == 0 || len(v.Sizes) != len(v.Strides) || len(v.Sizes) > program.MaxRank:
 		return worker.Errorf(proto.ErrValue, "A view of dtype %d with sizes %v and strides %v doesn't exist.",
 			v.Dtype, v.Sizes, v.Strides)
 	}
@@ -185,7 +186,7 @@ func guard(f func() error) (err error) {
 func (x *executor) Run(
 	p worker.Prepared, params, inputs, outputs, frees []uint64, call uint64,
 ) (int, []worker.StepError) {
-	r := runner{p: p.(*proto.Program), params: params, callID: call, times: x.times, writer: map[uint32]uint32{}}
+	r := runner{p: p.(*program.Program), params: params, callID: call, times: x.times, writer: map[uint32]uint32{}}
 	x.times = nil
 	r.buffers = make([]*storage, r.p.Buffers)
 	for i := 0; i < len(inputs); i += 2 {
@@ -201,15 +202,15 @@ func (x *executor) Run(
 		if skip <= i && i < to {
 			continue
 		}
-		if f := s.GetFused(); f != nil {
-			plain := i + 1 + int(f.GetKernels())
+		if f, ok := s.(*program.Fused); ok {
+			plain := i + 1 + int(f.Kernels)
 			skip, to = i+1, plain
-			if x.kernels && f.GetKernels() > 0 && r.p.Steps[i+1].GetCall() == nil && r.cause == nil &&
+			if x.kernels && f.Kernels > 0 && count[*program.Call](r.p.Steps[i+1:i+2]) == 0 && r.cause == nil &&
 				!r.poisoned(r.p.Steps[i+1:plain]) {
-				skip, to = plain, plain+int(f.GetPlain())
+				skip, to = plain, plain+int(f.Plain)
 				x.fused.Groups++
-				x.fused.Launched += count(r.p.Steps[i+1:plain], (*proto.Step).GetKernel)
-				x.fused.Ops += count(r.p.Steps[plain:to], (*proto.Step).GetCall)
+				x.fused.Launched += count[*program.Kernel](r.p.Steps[i+1 : plain])
+				x.fused.Ops += count[*program.Call](r.p.Steps[plain:to])
 			} else {
 				x.fused.Unfused++
 			}
@@ -223,9 +224,10 @@ func (x *executor) Run(
 	return r.failed, r.errs
 }
 
-func count[T any](steps []*proto.Step, of func(*proto.Step) *T) (n uint32) {
+// count counts the steps of a kind.
+func count[T program.Step](steps []program.Step) (n uint32) {
 	for _, s := range steps {
-		if of(s) != nil {
+		if _, is := s.(T); is {
 			n++
 		}
 	}
@@ -251,7 +253,7 @@ func (x *executor) Fused() *proto.Kernels {
 
 // runner runs one call of a program.
 type runner struct {
-	p       *proto.Program
+	p       *program.Program
 	params  []uint64
 	buffers []*storage
 	callID  uint64
@@ -265,26 +267,19 @@ type runner struct {
 	writer map[uint32]uint32 // by buffer: the record of the last step that has written it
 }
 
-func (r *runner) dim(d *proto.Dim) int64 {
-	if k, ok := d.GetKind().(*proto.Dim_Param); ok {
-		return int64(r.params[k.Param])
-	}
-	return int64(d.GetConst())
-}
-
-func (r *runner) dims(ds []*proto.Dim) []int64 {
+func (r *runner) dims(ds []program.Dim) []int64 {
 	out := make([]int64, len(ds))
 	for i, d := range ds {
-		out[i] = r.dim(d)
+		out[i] = d.At(r.params)
 	}
 	return out
 }
 
 // window returns tensor i of the program, without memory.
 func (r *runner) window(i uint32) *eval.Tensor {
-	t := r.p.Tensors[i]
-	w := &eval.Tensor{DType: ir.DType(t.Dtype), Sizes: r.dims(t.Sizes), Offset: r.dim(t.Offset)}
-	if t.Contiguous {
+	t := &r.p.Tensors[i]
+	w := &eval.Tensor{DType: ir.DType(t.DType), Sizes: r.dims(t.Sizes), Offset: t.Offset.At(r.params)}
+	if t.Strides == nil {
 		w.Strides = eval.Contiguous(w.Sizes)
 	} else {
 		w.Strides = r.dims(t.Strides)
@@ -312,8 +307,8 @@ func made(w *eval.Tensor) (*storage, error) {
 	return &storage{data: b}, err
 }
 
-func (r *runner) bytes(d *proto.Dim) ([]byte, error) {
-	n := r.dim(d)
+func (r *runner) bytes(d program.Dim) ([]byte, error) {
+	n := d.At(r.params)
 	if n < 0 {
 		return nil, worker.Errorf(proto.ErrValue, "A storage can't have %d bytes.", n)
 	}
@@ -321,32 +316,32 @@ func (r *runner) bytes(d *proto.Dim) ([]byte, error) {
 }
 
 // uses lists the buffers that a step reads or changes.
-func (r *runner) uses(s *proto.Step) (out []uint32) {
-	switch k := s.Kind.(type) {
-	case *proto.Step_Call:
-		for _, t := range operands(k.Call) {
+func (r *runner) uses(s program.Step) (out []uint32) {
+	switch k := s.(type) {
+	case *program.Call:
+		for _, t := range operands(k.Args) {
 			out = append(out, r.p.Tensors[t].Buffer)
 		}
-	case *proto.Step_Copy:
-		out = append(out, r.p.Tensors[k.Copy.GetSrc()].Buffer, r.p.Tensors[k.Copy.GetDst()].Buffer)
-	case *proto.Step_Kernel:
-		for _, at := range k.Kernel.GetInstances() {
-			for _, t := range at.GetTensors() {
-				if t&1 == 0 {
-					out = append(out, r.p.Tensors[t/2].Buffer)
+	case *program.Copy:
+		out = append(out, r.p.Tensors[k.Src].Buffer, r.p.Tensors[k.Dst].Buffer)
+	case *program.Kernel:
+		for _, at := range k.Instances {
+			for _, u := range at.Uses {
+				if !u.Made {
+					out = append(out, r.p.Tensors[u.Tensor].Buffer)
 				}
 			}
 		}
-	case *proto.Step_Clone:
-		out = append(out, k.Clone.GetFrom())
-	case *proto.Step_Resize:
-		out = append(out, k.Resize.GetBuffer())
+	case *program.Clone:
+		out = append(out, k.From)
+	case *program.Resize:
+		out = append(out, k.Buffer)
 	}
 	return out
 }
 
 // poisoned reports whether a buffer that the steps use is missing or poisoned.
-func (r *runner) poisoned(steps []*proto.Step) bool {
+func (r *runner) poisoned(steps []program.Step) bool {
 	for _, s := range steps {
 		for _, b := range r.uses(s) {
 			if st := r.buffers[b]; st != nil && (st.missing != 0 || st.poison != nil) {
@@ -358,34 +353,34 @@ func (r *runner) poisoned(steps []*proto.Step) bool {
 }
 
 // do runs one step, whose operands are not poisoned.
-func (r *runner) do(s *proto.Step) error {
+func (r *runner) do(s program.Step) error {
 	for _, b := range r.uses(s) {
 		if st := r.buffers[b]; st != nil && st.missing != 0 && st.poison == nil {
 			return worker.Errorf(proto.ErrRuntime, "Storage %d doesn't exist on the worker.", st.missing)
 		}
 	}
-	switch k := s.Kind.(type) {
-	case *proto.Step_Call:
-		return r.call(k.Call)
-	case *proto.Step_Copy:
-		return r.copy(k.Copy.GetDst(), k.Copy.GetSrc())
-	case *proto.Step_Kernel:
-		return r.kernel(k.Kernel)
-	case *proto.Step_Alloc:
-		b, err := r.bytes(k.Alloc.GetBytes())
-		r.buffers[k.Alloc.GetBuffer()] = &storage{data: b}
+	switch k := s.(type) {
+	case *program.Call:
+		return r.call(k)
+	case *program.Copy:
+		return r.copy(k.Dst, k.Src)
+	case *program.Kernel:
+		return r.kernel(k)
+	case *program.Alloc:
+		b, err := r.bytes(k.Bytes)
+		r.buffers[k.Buffer] = &storage{data: b}
 		return err
-	case *proto.Step_Clone:
-		from := r.buffers[k.Clone.GetFrom()]
-		r.buffers[k.Clone.GetTo()] = &storage{data: append([]byte(nil), from.data...)}
-	case *proto.Step_Free:
-		r.buffers[k.Free.GetBuffer()] = nil
-	case *proto.Step_Resize:
-		b, err := r.bytes(k.Resize.GetBytes())
+	case *program.Clone:
+		from := r.buffers[k.From]
+		r.buffers[k.To] = &storage{data: append([]byte(nil), from.data...)}
+	case *program.Free:
+		r.buffers[k.Buffer] = nil
+	case *program.Resize:
+		b, err := r.bytes(k.Bytes)
 		if err != nil {
 			return err
 		}
-		st := r.buffers[k.Resize.GetBuffer()]
+		st := r.buffers[k.Buffer]
 		copy(b, st.data)
 		st.data = b
 	}

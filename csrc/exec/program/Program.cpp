@@ -38,13 +38,16 @@ class Parser {
   std::unique_ptr<Program> operator()() {
     p_.nparams = in_.Index("the number of parameters", kMaxParams + 1);
     p_.nbuffers = in_.Index("the number of buffers", kMaxBuffers + 1);
-    const uint32_t ntensors = in_.Count("tensors", 6);
+    for (uint32_t n = in_.Count("inputs"); n > 0; --n) Buffer();
+    for (uint32_t n = in_.Count("outputs"); n > 0; --n) outputs_.push_back(Buffer());
+    for (uint32_t n = in_.Count("operators"); n > 0; --n) ops_.push_back(in_.Text("an operator's name"));
+    const uint32_t ntensors = in_.Count("tensors", 5);
     p_.tensors.reserve(ntensors);
     for (uint32_t i = 0; i < ntensors; ++i) ParseTensor();
     IndexTensors();
     const uint32_t nkernels = in_.Count("kernels", 5);
     for (uint32_t i = 0; i < nkernels; ++i) p_.kernels.push_back(ParseKernel(in_));
-    const uint32_t nsteps = in_.Count("steps", 2);
+    const uint32_t nsteps = in_.Count("steps", 3);
     p_.steps.reserve(nsteps);
     for (uint32_t i = 0; i < nsteps; ++i) ParseStep();
     for (uint32_t i = 0; i < nsteps; ++i) {
@@ -63,8 +66,11 @@ class Parser {
 
  private:
   Dim ParseDim(const char* what) {
-    if (in_.Index(what, 2) == 0) return {false, static_cast<int64_t>(in_.Next(what))};
-    return {true, in_.Index(what, p_.nparams)};
+    const auto v = static_cast<int64_t>(in_.Next(what));
+    if (v >= 0) return {false, v};
+    TORCH_CHECK_VALUE(~v < p_.nparams, "BUG: word ", in_.at() - 1, " of the program is parameter ", ~v, " of ",
+                      p_.nparams, ", for ", what, ".");
+    return {true, ~v};
   }
 
   void ParseTensor() {
@@ -106,8 +112,8 @@ class Parser {
 
   void ParseStep() {
     Step s;
-    const uint64_t head = in_.Next("a step"), kind = head & UINT32_MAX;
-    s.record = static_cast<uint32_t>(head >> 32);
+    const uint64_t kind = in_.Next("a step");
+    s.record = in_.Index("a record", UINT32_MAX);
     switch (kind) {
       case MYC_S_CALL:
         ParseCall(s);
@@ -152,7 +158,7 @@ class Parser {
         ParseKernelStep(s);
         break;
       default:
-        TORCH_CHECK_VALUE(false, "BUG: word ", in_.at() - 1, " of the program is ", kind, ", which starts no step.");
+        TORCH_CHECK_VALUE(false, "BUG: word ", in_.at() - 2, " of the program is ", kind, ", which starts no step.");
     }
     s.sets_flag = s.kind == StepKind::kDefaultDtype || s.name == kFlagOp;
     p_.steps.push_back(std::move(s));
@@ -162,7 +168,7 @@ class Parser {
     p_.versions_of.resize(p_.nbuffers);
     const uint32_t n = in_.Count("versions", 4);
     for (uint32_t i = 0; i < n; ++i) {
-      Range& of = p_.versions_of[Buffer()];
+      Range& of = p_.versions_of[outputs_[in_.Index("an output", outputs_.size())]];
       TORCH_CHECK_VALUE(of.end == of.begin || of.end == i, "BUG: version ", i,
                         " stands apart from those of its output.");
       if (of.end == of.begin) of.begin = i;
@@ -272,7 +278,7 @@ class Parser {
   }
 
   void ParseCall(Step& s) {
-    s.name = in_.Text("an operator's name");
+    s.name = ops_[in_.Index("an operator", ops_.size())];
     const uint32_t nargs = in_.Count("arguments");
     if (s.name == kSeedOp) {
       ResolveSeed(s, nargs);
@@ -455,6 +461,8 @@ class Parser {
   }
 
   Reader in_;
+  std::vector<uint32_t> outputs_;  // buffers
+  std::vector<std::string> ops_;
   c10::Device device_;
   bool apart_;
   std::unique_ptr<Program> program_ = std::make_unique<Program>();

@@ -47,12 +47,10 @@ namespace mycelya::exec::test {
 using Words = std::vector<uint64_t>;
 
 struct D {  // a dim: 7 is a constant, P(2) a parameter
-  uint64_t kind = 0;
-  uint64_t value = 0;
-  D(int64_t v) : value(static_cast<uint64_t>(v)) {}  // NOLINT: implicit, so that a dim is written as a number
-  D(uint64_t k, uint64_t v) : kind(k), value(v) {}
+  uint64_t word = 0;
+  D(int64_t v) : word(static_cast<uint64_t>(v)) {}  // NOLINT: implicit, so that a dim is written as a number
 };
-inline D P(uint64_t param) { return {1, param}; }
+inline D P(uint64_t param) { return {~static_cast<int64_t>(param)}; }
 
 inline Words None() { return {MYC_W_NONE}; }
 inline Words T(uint64_t tensor) { return {MYC_W_TENSOR, tensor}; }
@@ -109,33 +107,41 @@ class Builder {
   static constexpr uint64_t kNoTensor = UINT64_MAX;
   void Call(const std::string& op, const std::vector<Words>& args, const std::vector<uint64_t>& results = {},
             uint64_t flags = 0) {
-    Step({MYC_S_CALL});
-    Append(Bytes(op));
+    Step(MYC_S_CALL, {Name(op)});
     steps_.push_back(args.size());
     for (const Words& a : args) Append(a);
     steps_.push_back(results.size());
     for (uint64_t r : results) steps_.push_back(r + 1);
     steps_.push_back(flags);
   }
-  void Copy(uint64_t dst, uint64_t src) { Step({MYC_S_COPY, dst, src}); }
-  void Alloc(uint64_t buffer, D bytes) { Step({MYC_S_ALLOC, buffer, bytes.kind, bytes.value}); }
-  void Clone(uint64_t to, uint64_t from) { Step({MYC_S_CLONE, to, from}); }
-  void Free(uint64_t buffer) { Step({MYC_S_FREE, buffer}); }
-  void Resize(uint64_t buffer, D bytes) { Step({MYC_S_RESIZE, buffer, bytes.kind, bytes.value}); }
+  void Copy(uint64_t dst, uint64_t src) { Step(MYC_S_COPY, {dst, src}); }
+  void Alloc(uint64_t buffer, D bytes) { Step(MYC_S_ALLOC, {buffer, bytes.word}); }
+  void Clone(uint64_t to, uint64_t from) { Step(MYC_S_CLONE, {to, from}); }
+  void Free(uint64_t buffer) { Step(MYC_S_FREE, {buffer}); }
+  void Resize(uint64_t buffer, D bytes) { Step(MYC_S_RESIZE, {buffer, bytes.word}); }
 
   // A kernel in the words of the grammar, and steps: a fused group is nfused fused steps, then nplain plain steps.
   uint64_t Kernel(const Words& w) {
     kernels_.insert(kernels_.end(), w.begin(), w.end());
     return nkernels_++;
   }
-  void Fused(uint64_t nfused, uint64_t nplain) { Step({MYC_S_FUSED, nfused, nplain}); }
+  void Fused(uint64_t nfused, uint64_t nplain) { Step(MYC_S_FUSED, {nfused, nplain}); }
   void Launch(uint64_t kernel, const Words& instance) {
-    Step({MYC_S_KERNEL, kernel, 1});
+    Step(MYC_S_KERNEL, {kernel, 1});
     Append(instance);
   }
 
   Words Done() const {
-    Words w = {nparams_, nbuffers_, ntensors_};
+    Words w = {nparams_, nbuffers_, 0};
+    // Every buffer is an output of a program with versions, which so name an output by its buffer.
+    w.push_back(versions_.empty() ? 0 : nbuffers_);
+    for (uint64_t i = 0; !versions_.empty() && i < nbuffers_; ++i) w.push_back(i);
+    w.push_back(ops_.size());
+    for (const std::string& op : ops_) {
+      const Words name = Bytes(op);
+      w.insert(w.end(), name.begin(), name.end());
+    }
+    w.push_back(ntensors_);
     w.insert(w.end(), tensors_.begin(), tensors_.end());
     w.push_back(nkernels_);
     w.insert(w.end(), kernels_.begin(), kernels_.end());
@@ -159,24 +165,32 @@ class Builder {
  private:
   uint64_t Add(uint64_t buffer, uint64_t dtype, const std::vector<D>& sizes, const std::vector<D>* strides, D offset) {
     tensors_.insert(tensors_.end(), {buffer, dtype, sizes.size()});
-    for (const D& d : sizes) tensors_.insert(tensors_.end(), {d.kind, d.value});
+    for (const D& d : sizes) tensors_.push_back(d.word);
     tensors_.push_back(strides == nullptr);
     if (strides != nullptr) {
-      for (const D& d : *strides) tensors_.insert(tensors_.end(), {d.kind, d.value});
+      for (const D& d : *strides) tensors_.push_back(d.word);
     }
-    tensors_.insert(tensors_.end(), {offset.kind, offset.value});
+    tensors_.push_back(offset.word);
     return ntensors_++;
   }
-  void Step(Words w) {
+  void Step(uint64_t kind, const Words& w) {
     ++nsteps_;
-    w[0] |= (record_ != 0 ? record_ : nsteps_) << 32;
+    steps_.push_back(kind);
+    steps_.push_back(record_ != 0 ? record_ : nsteps_);
     Append(w);
+  }
+  uint64_t Name(const std::string& op) {
+    const auto at = std::find(ops_.begin(), ops_.end(), op);
+    const auto number = static_cast<uint64_t>(at - ops_.begin());
+    if (at == ops_.end()) ops_.push_back(op);
+    return number;
   }
   void Append(const Words& w) { steps_.insert(steps_.end(), w.begin(), w.end()); }
 
   uint64_t nparams_ = 0, nbuffers_ = 0, ntensors_ = 0, nkernels_ = 0, nsteps_ = 0;
   uint64_t record_ = 0;
   Words tensors_, kernels_, steps_, versions_;
+  std::vector<std::string> ops_;
 };
 
 struct StepError {

@@ -97,7 +97,7 @@ inline Words FusedSpecimen() {
   const uint64_t x = b.Tensor(in, MYC_F32, {P(n)}), y = b.Tensor(out, MYC_F32, {P(n)});
   const uint64_t kernel = b.Kernel(OneMinus());
   b.Fused(1, 1);
-  b.Launch(kernel, {P(n).kind, P(n).value, x, 0, y, 1});
+  b.Launch(kernel, {P(n).word, x, 0, y, 1});
   b.Call("aten::rsub.Scalar", {T(x), Float(2), Int(1)}, {y});
   b.Version(2, 1, out);
   return b.Done();

@@ -30,7 +30,7 @@ struct Sample {
     const uint64_t kernel = b.Kernel(OneMinus());
     b.Fused(1 + indices, plain);
     if (indices) b.Call("mycelya::expect_within", {T(b.Tensor(checked, MYC_I64, {D(2)})), Int(3), Int(-1)});
-    b.Launch(kernel, {size.kind, size.value, x, 0, y, 1});
+    b.Launch(kernel, {size.word, x, 0, y, 1});
     b.Call("aten::rsub.Scalar", {T(x), Float(2), Int(1)}, {y});
   }
 };
@@ -51,7 +51,7 @@ TEST(Fused, HasTheTimesOfTheStepsThatRan) {
   s.Upload(1, Range(6));
   enum { kGroup, kKernel, kPlain, kSteps };
   for (const bool fits : {true, false}) {
-    Sample p(fits ? P(0) : D{0, 5});
+    Sample p(fits ? P(0) : D(5));
     const std::vector<uint64_t>& times = s.Time(kSteps);
     EXPECT_TRUE(s.Run(p.b, {6}, {{p.in, 1}}, {{p.out, 2}}).empty());
     const int ran = fits ? kKernel : kPlain;
@@ -75,7 +75,7 @@ TEST(Fused, MayHaveNoOperators) {
   Builder b;
   const uint64_t n = b.Param(), in = b.Buffer(), x = b.Tensor(in, MYC_F32, {P(n)}), kernel = b.Kernel(OneMinus());
   b.Fused(1, 0);
-  b.Launch(kernel, {P(n).kind, P(n).value, x, 0, x, 0});
+  b.Launch(kernel, {P(n).word, x, 0, x, 0});
   Session s;
   s.Upload(1, Range(6));
   EXPECT_TRUE(s.Run(b, {6}, {{in, 1}}, {}).empty());
@@ -143,7 +143,7 @@ struct Drawing {
     const Words list = List(MYC_L_INTS, {Size(n)}), chance = Number(MYC_N_F64, p), contiguous = List(MYC_L_INTS, {});
     b.Fused(3, 1);
     if (!last) b.Call("mycelya::dropout_mask", {list, chance, contiguous}, {mask}, MYC_R_RNG);
-    b.Launch(b.Kernel(Not()), {P(n).kind, P(n).value, mask, 0, z, 1});
+    b.Launch(b.Kernel(Not()), {P(n).word, mask, 0, z, 1});
     if (last) b.Call("mycelya::dropout_mask", {list, chance, contiguous}, {mask}, MYC_R_RNG);
     b.Free(drawn);
     b.Call("mycelya::dropout_mask", {list, chance, contiguous}, {z}, MYC_R_RNG);
@@ -196,14 +196,14 @@ TEST(Fused, IsChecked) {
   Builder alone;
   const uint64_t n = alone.Param();
   const uint64_t x = alone.Fresh(MYC_F32, {P(n)}), y = alone.Fresh(MYC_F32, {P(n)});
-  alone.Launch(alone.Kernel(OneMinus()), {1, 0, x, 0, y, 1});
+  alone.Launch(alone.Kernel(OneMinus()), {P(0).word, x, 0, y, 1});
   EXPECT_EQ(s.Refusal(alone.Done()), "BUG: step 0 is a kernel outside of a fused group.");
   Builder other;
   const uint64_t m = other.Param();
   const uint64_t u = other.Fresh(MYC_F64, {P(m)}), v = other.Fresh(MYC_F32, {P(m)});
   const uint64_t kernel = other.Kernel(OneMinus());
   other.Fused(1, 0);
-  other.Launch(kernel, {1, 0, u, 0, v, 1});
+  other.Launch(kernel, {P(0).word, u, 0, v, 1});
   EXPECT_EQ(s.Refusal(other.Done()), "BUG: tensor 0 has 1 dims of Double, the kernel's operand 1 of Float.");
 }
 

@@ -64,22 +64,32 @@ TEST(Program, EveryPrefixOfAProgramIsRefused) {
 
 TEST(Program, IndicesAndCountsAreChecked) {
   Session s;
-  // nparams nbuffers ntensors nkernels nsteps
+  // nparams nbuffers ninputs noutputs noperators ntensors nkernels nsteps nversions
   EXPECT_EQ(s.Refusal({}), "BUG: the program ends after 0 words, before the number of parameters.");
   EXPECT_EQ(s.Refusal({uint64_t{1} << 40, 0, 0, 0}),
             "BUG: word 0 of the program is 1099511627776, but the number of parameters must be below 16777217.");
   EXPECT_EQ(s.Refusal({0, uint64_t{1} << 40, 0, 0}),
             "BUG: word 1 of the program is 1099511627776, but the number of buffers must be below 1048577.");
-  EXPECT_EQ(s.Refusal({0, 0, UINT64_MAX, 0}),
-            "BUG: word 2 of the program is 18446744073709551615, more tensors than the 1 words after it can hold.");
-  EXPECT_EQ(s.Refusal({0, 1, 0, 0, 1, MYC_S_FREE, 1}),
-            "BUG: word 6 of the program is 1, but a buffer must be below 1.");
-  EXPECT_EQ(s.Refusal({0, 0, 0, 0, 1, 77, 0}), "BUG: word 5 of the program is 77, which starts no step.");
-  EXPECT_EQ(s.Refusal({0, 1, 1, 0, MYC_DTYPES, 0, 1, 0, 0, 0}), "BUG: 21 is not the number of a dtype.");
-  EXPECT_EQ(s.Refusal({0, 1, 1, 0, MYC_F32, 256, 1, 0, 0, 0}),
-            "BUG: word 5 of the program is 256, but a tensor's rank must be below 256.");
-  EXPECT_EQ(s.Refusal({0, 1, 1, 0, MYC_F32, 0, 1, 1, 0, 0}),
-            "BUG: word 8 of the program is 0, but a storage offset must be below 0.");
+  EXPECT_EQ(s.Refusal({0, 1, 1, 1}), "BUG: word 3 of the program is 1, but a buffer must be below 1.");
+  EXPECT_EQ(s.Refusal({0, 1, 0, 1, 1}), "BUG: word 4 of the program is 1, but a buffer must be below 1.");
+  EXPECT_EQ(s.Refusal({0, 0, 0, 0, 1, 9, 0}),
+            "BUG: an operator's name of 9 bytes does not fit into the 1 words after it.");
+  EXPECT_EQ(s.Refusal({0, 0, 0, 0, 0, UINT64_MAX, 0}),
+            "BUG: word 5 of the program is 18446744073709551615, more tensors than the 1 words after it can hold.");
+  EXPECT_EQ(s.Refusal({0, 1, 0, 0, 0, 0, 0, 1, MYC_S_FREE, 0, 1}),
+            "BUG: word 10 of the program is 1, but a buffer must be below 1.");
+  EXPECT_EQ(s.Refusal({0, 1, 0, 0, 0, 0, 0, 1, MYC_S_FREE, UINT64_MAX, 1}),
+            "BUG: word 9 of the program is 18446744073709551615, but a record must be below 4294967295.");
+  EXPECT_EQ(s.Refusal({0, 0, 0, 0, 0, 0, 0, 1, 77, 0, 0}), "BUG: word 8 of the program is 77, which starts no step.");
+  EXPECT_EQ(s.Refusal({0, 0, 0, 0, 0, 0, 0, 1, MYC_S_CALL, 0, 0}),
+            "BUG: word 10 of the program is 0, but an operator must be below 0.");
+  EXPECT_EQ(s.Refusal({0, 1, 0, 0, 0, 1, 0, MYC_DTYPES, 0, 1, 0}), "BUG: 21 is not the number of a dtype.");
+  EXPECT_EQ(s.Refusal({0, 1, 0, 0, 0, 1, 0, MYC_F32, 256, 1, 0}),
+            "BUG: word 8 of the program is 256, but a tensor's rank must be below 256.");
+  EXPECT_EQ(s.Refusal({2, 1, 0, 0, 0, 1, 0, MYC_F32, 0, 1, ~uint64_t{2}}),
+            "BUG: word 10 of the program is parameter 2 of 2, for a storage offset.");
+  EXPECT_EQ(s.Refusal({0, 1, 0, 0, 0, 0, 0, 0, 1, 0, 1, 1, 1}),
+            "BUG: word 9 of the program is 0, but an output must be below 0.");
 }
 
 std::string RefusedCall(Session& s, const std::string& op, const std::vector<Words>& args, size_t results,
@@ -124,7 +134,7 @@ TEST(Program, ArgumentsMustFitTheSchema) {
   EXPECT_EQ(RefusedCall(s, "aten::mm", {T(0)}, 1), "BUG: aten::mm is not given its argument mat2.");
   EXPECT_EQ(RefusedCall(s, "aten::mm", {T(0), T(0), T(0)}, 1), "BUG: aten::mm takes 2 arguments, not 3.");
   EXPECT_EQ(RefusedCall(s, "aten::mm", {T(0), T(1)}, 1),
-            "BUG: word 20 of the program is 1, but a tensor index must be below 1.");
+            "BUG: word 23 of the program is 1, but a tensor index must be below 1.");
   EXPECT_EQ(RefusedCall(s, "aten::_softmax", {T(0), Number(MYC_N_F64, 0), Bool(false)}, 1),
             "BUG: argument dim of aten::_softmax takes int, not a number.");
   EXPECT_EQ(RefusedCall(s, "aten::sum", {T(0), Int(6)}, 1),

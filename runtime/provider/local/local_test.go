@@ -244,7 +244,7 @@ func TestWorkersThatCantBeUsed(t *testing.T) {
 			Spec{Worker: says("MYCELYA|9|unix|$2|$$|" + transport.Build), Backend: "ref"},
 			provider.ErrVersion, []string{"(wire version 9)", "pip install"}},
 		{"another socket",
-			Spec{Worker: says("MYCELYA|1|unix|/tmp/x|$$|" + transport.Build), Backend: "ref"},
+			Spec{Worker: says(fmt.Sprintf("MYCELYA|%d|unix|/tmp/x|$$|%s", transport.Version, transport.Build)), Backend: "ref"},
 			provider.ErrVersion, []string{`listens on "/tmp/x"`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -14,12 +14,13 @@ import (
 	"slices"
 	"strings"
 
-	protobuf "google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/codegen"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/passes"
+	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/tests/graphs"
 	"github.com/mycelya/mycelya/tests/hostile/words"
@@ -28,7 +29,8 @@ import (
 // example is a program with the parameters and the inputs of a call that runs.
 type example struct {
 	name    string
-	program *proto.Program
+	key     []byte
+	program *program.Program
 	params  []uint64
 	inputs  [][]byte
 }
@@ -85,8 +87,8 @@ func newCorpus(replay, fuzz string, seed uint64) (out []example, err error) {
 		out = append(out, more...)
 	}
 	for i := range out {
-		out[i].program.Key = binary.BigEndian.AppendUint32(make([]byte, proto.KeyBytes-4), uint32(i)+1)
-		if err := proto.Validate(out[i].program); err != nil {
+		out[i].key = binary.BigEndian.AppendUint32(make([]byte, proto.KeyBytes-4), uint32(i)+1)
+		if err := out[i].program.Validate(); err != nil {
 			return nil, fmt.Errorf("%s: %w", out[i].name, err)
 		}
 	}
@@ -120,9 +122,10 @@ func compiled(name string, g *ir.Graph, kernels bool, params []uint64) (*withSlo
 }
 
 // inputsOf makes inputs of zeros that hold all windows of the program, if they are not too large.
-func inputsOf(p *proto.Program, params []uint64) [][]byte {
+func inputsOf(p *program.Program, params []uint64) [][]byte {
 	need := make([]uint64, p.Buffers)
-	for _, t := range p.Tensors {
+	for i := range p.Tensors {
+		t := &p.Tensors[i]
 		need[t.Buffer] = max(need[t.Buffer], endOf(t, params))
 	}
 	out := make([][]byte, len(p.Inputs))
@@ -140,28 +143,22 @@ func inputsOf(p *proto.Program, params []uint64) [][]byte {
 }
 
 // endOf is the number of bytes up to a window's last element.
-func endOf(t *proto.Tensor, params []uint64) uint64 {
-	value := func(d *proto.Dim) uint64 {
-		if p, is := d.GetKind().(*proto.Dim_Param); is {
-			return params[p.Param]
-		}
-		return d.GetConst()
-	}
-	last, stride := value(t.Offset), uint64(1)
+func endOf(t *program.Tensor, params []uint64) uint64 {
+	last, stride := uint64(t.Offset.At(params)), uint64(1)
 	for i, d := range slices.Backward(t.Sizes) {
-		size := value(d)
+		size := uint64(d.At(params))
 		if size == 0 {
 			return 0
 		}
-		if !t.Contiguous {
-			stride = value(t.Strides[i])
+		if t.Strides != nil {
+			stride = uint64(t.Strides[i].At(params))
 		}
 		last += (size - 1) * stride
-		if t.Contiguous {
+		if t.Strides == nil {
 			stride *= size
 		}
 	}
-	return (last + 1) * uint64(proto.DTypeSize(t.Dtype))
+	return (last + 1) * uint64(program.DTypeSize(t.DType))
 }
 
 // fuzzed are programs with hostile arguments of one operator each.
@@ -195,8 +192,7 @@ func fuzzed(path string, seed uint64) (out []example, err error) {
 				e.inputs = append(e.inputs, contents[b])
 			}
 		}
-		p.Key = make([]byte, proto.KeyBytes)
-		if proto.Validate(p) == nil {
+		if p.Validate() == nil {
 			out = append(out, e)
 		}
 	}
@@ -204,23 +200,21 @@ func fuzzed(path string, seed uint64) (out []example, err error) {
 }
 
 // usedBuffers are the buffers that the operands of a program's calls lie in.
-func usedBuffers(p *proto.Program) map[uint32]bool {
+func usedBuffers(p *program.Program) map[uint32]bool {
 	out := map[uint32]bool{}
-	var note func(args []*proto.Arg)
-	note = func(args []*proto.Arg) {
+	var note func(args []program.Arg)
+	note = func(args []program.Arg) {
 		for _, a := range args {
-			switch k := a.Kind.(type) {
-			case *proto.Arg_Tensor:
-				if int(k.Tensor) < len(p.Tensors) {
-					out[p.Tensors[k.Tensor].Buffer] = true
-				}
-			case *proto.Arg_List_:
-				note(k.List.Items)
+			if a.Tag == catalogue.TagTensor && a.Value < uint64(len(p.Tensors)) {
+				out[p.Tensors[a.Value].Buffer] = true
 			}
+			note(a.Items)
 		}
 	}
 	for _, s := range p.Steps {
-		note(s.GetCall().GetArgs())
+		if c, ok := s.(*program.Call); ok {
+			note(c.Args)
+		}
 	}
 	return out
 }
@@ -228,11 +222,11 @@ func usedBuffers(p *proto.Program) map[uint32]bool {
 // pick is an example: a small one more often than a large one.
 func pick(corpus []example, r *rand.Rand) example {
 	e := corpus[r.IntN(len(corpus))]
-	if size := protobuf.Size(e.program); size > largeProgram && r.IntN(8) != 0 {
+	if len(e.program.Words()) > largeProgram && r.IntN(8) != 0 {
 		return corpus[r.IntN(ownExamples)]
 	}
 	return e
 }
 
-// largeProgram is the size from which on a program is large, in bytes.
-const largeProgram = 16 << 10
+// largeProgram is the size from which on a program is large, in words.
+const largeProgram = 8 << 10

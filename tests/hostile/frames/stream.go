@@ -14,9 +14,11 @@ import (
 
 	protobuf "google.golang.org/protobuf/proto"
 
+	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/tests/hostile/mutate"
+	"github.com/mycelya/mycelya/tests/hostile/peer"
 )
 
 // frame is a frame before it is encoded.
@@ -63,7 +65,7 @@ func (s *stream) scenario() (out []frame) {
 	if s.one(3) {
 		p, changedProgram = s.anotherProgram(p)
 	}
-	call := &proto.Call{Key: p.Key, Params: fit(e.params, int(p.Params))}
+	call := &proto.Call{Key: e.key, Params: fit(e.params, int(p.Params))}
 	for i := range p.Inputs {
 		var data []byte
 		if i < len(e.inputs) {
@@ -80,8 +82,8 @@ func (s *stream) scenario() (out []frame) {
 		s.storage++
 		call.Outputs = append(call.Outputs, s.storage)
 	}
-	if key := string(p.Key); !s.sent[key] || changedProgram || s.one(8) {
-		f := s.frame(transport.Program, p, nil)
+	if key := string(e.key); !s.sent[key] || changedProgram || s.one(8) {
+		f := s.frame(transport.Program, peer.Message(e.key, p), nil)
 		f.changed = changedProgram
 		out = append(out, f)
 		s.sent[key] = true
@@ -99,20 +101,38 @@ func (s *stream) scenario() (out []frame) {
 }
 
 // anotherProgram is a changed program that obeys the rules, if one is found.
-func (s *stream) anotherProgram(p *proto.Program) (*proto.Program, bool) {
-	if protobuf.Size(p) > largeProgram {
+func (s *stream) anotherProgram(p *program.Program) (*program.Program, bool) {
+	words := p.Words()
+	if len(words) > largeProgram {
 		return p, false
 	}
-	for range 12 {
-		another := protobuf.Clone(p).(*proto.Program)
+	for range 32 {
+		changed := slices.Clone(words)
 		for range 1 + s.r.IntN(3) {
-			mutate.Message(s.r, another)
+			at := s.r.IntN(len(changed))
+			changed[at] = mutate.Number(s.r, changed[at])
 		}
-		if proto.Validate(another) == nil {
+		if another, err := program.Parse(changed); err == nil {
 			return another, true
 		}
 	}
 	return p, false
+}
+
+// fits reports whether a worker runs a call of a program.
+func fits(p *program.Program, c *proto.Call) bool {
+	once := func(list []uint64, zeros bool) bool {
+		seen := map[uint64]bool{}
+		for _, id := range list {
+			if seen[id] || id == 0 && !zeros {
+				return false
+			}
+			seen[id] = id != 0
+		}
+		return true
+	}
+	return len(c.Params) == int(p.Params) && len(c.Inputs) == len(p.Inputs) && len(c.Outputs) == len(p.Outputs) &&
+		once(c.Inputs, false) && once(c.Outputs, true)
 }
 
 // fit cuts a list of parameters or fills it up.
@@ -178,20 +198,20 @@ func (s *stream) inPieces(f frame) []frame {
 }
 
 // call calls a program, often with other parameters and storages. It may be sent as a difference.
-func (s *stream) call(p *proto.Program, like *proto.Call) frame {
+func (s *stream) call(p *program.Program, like *proto.Call) frame {
 	c := protobuf.Clone(like).(*proto.Call)
 	changed := !s.one(4)
 	if changed {
 		for range 1 + s.r.IntN(3) {
 			s.changeCall(c)
 		}
-		if proto.ValidateCall(p, c) != nil {
+		if !fits(p, c) {
 			c, changed = protobuf.Clone(like).(*proto.Call), false
 		}
 	}
 	f := s.frame(transport.Call, c, nil)
 	f.changed = changed
-	key := string(p.Key)
+	key := string(c.Key)
 	if prev := s.last[key]; prev != nil && s.one(2) {
 		if delta, ok := proto.AppendDelta(nil, prev, c); ok {
 			f.meta = &proto.Call{Key: c.Key, Base: s.lastSeq[key], Delta: delta, Busy: c.Busy}

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/tests/remote"
@@ -76,16 +77,19 @@ const elements = 256
 
 // Neg returns the program y = neg(x) of an int32 vector with 256 elements.
 func Neg(key []byte) *proto.Program {
-	window := func(b uint32) *proto.Tensor {
-		dim := &proto.Dim{Kind: &proto.Dim_Const{Const: elements}}
-		return &proto.Tensor{Buffer: b, Dtype: int32s, Contiguous: true, Sizes: []*proto.Dim{dim}}
+	window := func(b uint32) program.Tensor {
+		return program.Tensor{Buffer: b, DType: int32s, Sizes: []program.Dim{elements}}
 	}
-	return &proto.Program{
-		Key: key, Buffers: 2, Tensors: []*proto.Tensor{window(0), window(1)}, Inputs: []uint32{0}, Outputs: []uint32{1},
-		Steps: []*proto.Step{{Kind: &proto.Step_Call{Call: &proto.CallOp{
-			Op: "aten::neg", Args: []*proto.Arg{{Kind: &proto.Arg_Tensor{Tensor: 0}}}, Results: []uint32{2},
-		}}}},
-	}
+	return Message(key, &program.Program{
+		Buffers: 2, Tensors: []program.Tensor{window(0), window(1)}, Inputs: []uint32{0}, Outputs: []uint32{1},
+		Steps:   []program.Step{&program.Call{Op: "aten::neg", Args: []program.Arg{program.Window(0)}, Results: []uint32{2}}},
+		Records: []uint32{0},
+	})
+}
+
+// Message returns the message of a program.
+func Message(key []byte, p *program.Program) *proto.Program {
+	return &proto.Program{Key: key, Words: program.Pack(p.Words())}
 }
 
 var negKey = bytes.Repeat([]byte{7}, proto.KeyBytes)

@@ -46,7 +46,7 @@ type arguments struct {
 	torch                                   worker.Torch
 	level                                   slog.Level
 	socket, listen, secret, backend, status string
-	state, crashes, relay, weights          string
+	state, crashes, relay, weights, show    string
 	eof, version, session, stdio, single    bool
 	fetch, unfiltered                       bool
 	idle, grace, drain                      time.Duration
@@ -79,6 +79,7 @@ func parse() *arguments {
 	flag.BoolVar(&a.single, "single", false, "one client at a time: a new one ends the session of the last")
 	flag.BoolVar(&a.eof, "stdin-eof", false, "end when stdin ends")
 	flag.BoolVar(&a.version, "version", false, "print the build and end")
+	flag.StringVar(&a.show, "show", "", "print the program in this file of a crash's folder, and end")
 	flag.BoolVar(&a.unfiltered, "unfiltered", false,
 		"for debugging: sessions may use all system calls, so that a refusal can be told from an error of CUDA")
 	flag.BoolVar(&a.session, "session", false, "serve one client that another process of this program passes on")
@@ -141,11 +142,25 @@ func (a *arguments) streams() (n int) {
 	return n
 }
 
+// show prints the program in a file of a crash, and returns the exit code.
+func show(file string) int {
+	text, err := worker.Show(file)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	fmt.Print(text)
+	return 0
+}
+
 func main() {
 	a := parse()
 	if a.version {
 		fmt.Println(transport.Build)
 		return
+	}
+	if a.show != "" {
+		os.Exit(show(a.show))
 	}
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(max(leastProcs, runtime.GOMAXPROCS(0)))
