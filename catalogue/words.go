@@ -336,6 +336,15 @@ func DTypeOf(number uint64) *DType {
 	return &DTypes[number-1]
 }
 
+// DTypeSize is the number of bytes of one element of a dtype, or 0 if there is none with this number.
+func DTypeSize(number uint64) int {
+	row := DTypeOf(number)
+	if row == nil {
+		return 0
+	}
+	return row.Size
+}
+
 // RegisterOf is the number of the class of kernel registers that hold a dtype, 0 if kernels refuse it.
 func (d *DType) RegisterOf() uint8 {
 	for _, r := range Registers {

@@ -174,15 +174,6 @@ func SetsFlag(s Step) bool {
 	return ok && (c.Op == "mycelya::set_default_dtype" || c.Op == "mycelya::set_flag")
 }
 
-// DTypeSize is the number of bytes of one element, or 0 if d is not a dtype.
-func DTypeSize(d uint8) int {
-	row := catalogue.DTypeOf(uint64(d))
-	if row == nil {
-		return 0
-	}
-	return row.Size
-}
-
 // Bytes is the memory of the program in its Go form.
 func (p *Program) Bytes() int64 {
 	n := memory(p.Inputs) + memory(p.Outputs) + memory(p.Tensors) + memory(p.Kernels) + memory(p.Steps) +

@@ -202,7 +202,7 @@ func (v *validator) tensor(t *Tensor) error {
 	if err := v.buffer(t.Buffer); err != nil {
 		return err
 	}
-	if DTypeSize(t.DType) == 0 {
+	if catalogue.DTypeSize(uint64(t.DType)) == 0 {
 		return fmt.Errorf("dtype %d doesn't exist", t.DType)
 	}
 	if err := atMost("dims", len(t.Sizes), MaxRank); err != nil {
@@ -378,7 +378,7 @@ func params(row *catalogue.ArgKind, head uint8) (int, error) {
 		}
 		return catalogue.NumberKinds[head-1].Params, nil
 	case catalogue.HeadDType:
-		if size := DTypeSize(head); size > 0 {
+		if size := catalogue.DTypeSize(uint64(head)); size > 0 {
 			return max(1, size/8), nil
 		}
 		return 0, fmt.Errorf("scalar of dtype %d, which doesn't exist", head)
@@ -447,7 +447,8 @@ func hasTensor(args []Arg) bool {
 	return slices.ContainsFunc(args, func(a Arg) bool { return a.Tag == catalogue.TagTensor || hasTensor(a.Items) })
 }
 
-// odd returns the numbers that occur an odd number of times, in order. A buffer made and freed again has not changed.
+// odd sorts a list and returns the numbers that occur in it an odd number of times. A buffer that steps have made and
+// freed again occurs twice: it has not changed.
 func odd(list []uint32) []uint32 {
 	slices.Sort(list)
 	out := list[:0]

@@ -266,7 +266,7 @@ func (r *reader) below(what string, most uint64) uint64 {
 func (r *reader) index(what string) uint32 { return uint32(r.below(what, math.MaxUint32)) }
 func (r *reader) byte(what string) uint8   { return uint8(r.below(what, math.MaxUint8)) }
 
-// count reads a number of items, each of which has so many words or more.
+// count reads the number of items that follow. Each item has at least this number of words.
 func (r *reader) count(what string, most, words int) int {
 	n := r.below(what, uint64(most))
 	if n > uint64(len(r.left)/max(words, 1)) && words > 0 {

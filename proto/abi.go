@@ -5,16 +5,5 @@
 // never reads tensor data.
 package proto
 
-import "github.com/mycelya/mycelya/catalogue"
-
 // KeyBytes is the length of a program's key: 16 bytes of the skeleton's hash, 4 of the variant.
 const KeyBytes = 20
-
-// DTypeSize is the number of bytes of one element, or 0 if d is not a dtype.
-func DTypeSize(d uint32) int {
-	row := catalogue.DTypeOf(uint64(d))
-	if row == nil {
-		return 0
-	}
-	return row.Size
-}

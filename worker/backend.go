@@ -20,7 +20,8 @@ type Backend interface {
 }
 
 // Executor holds the storages of one session and runs programs on them. It is used from one OS thread. Its arguments
-// have passed proto's rules; the executor checks ids, sizes and views against its storages. Errors are *Error.
+// have passed the rules of package program; the executor checks ids, sizes and views against its storages. Errors are
+// *Error.
 type Executor interface {
 	Info() Info
 	// Prepare makes a program ready; Drop forgets it. words are those of p.

@@ -76,7 +76,7 @@ func dims(list []program.Dim, params []uint64) []int64 {
 }
 
 func operand(t *program.Tensor, sizes []int64, params []uint64) cuda.Operand {
-	bytes := uint64(t.Offset.At(params)) * uint64(program.DTypeSize(t.DType))
+	bytes := uint64(t.Offset.At(params)) * uint64(catalogue.DTypeSize(uint64(t.DType)))
 	o := cuda.Operand{Buffer: t.Buffer, Strides: dims(t.Strides, params), Address: bytes}
 	if t.Strides == nil {
 		o.Strides = make([]int64, len(sizes))

@@ -9,9 +9,9 @@ import (
 	"math/bits"
 	"slices"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/codegen/cuda"
 	"github.com/mycelya/mycelya/kernel"
-	"github.com/mycelya/mycelya/program"
 )
 
 // times returns a product of numbers that are not negative, or false if it needs more than 63 bits.
@@ -140,6 +140,6 @@ func bounded(o kernel.Operand, at *cuda.Operand, sizes []int64) bool {
 			reach += far
 		}
 	}
-	_, ok := times(reach, int64(program.DTypeSize(o.DType)))
+	_, ok := times(reach, int64(catalogue.DTypeSize(uint64(o.DType))))
 	return ok
 }

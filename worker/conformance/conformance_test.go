@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
-	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/worker/conformance"
 	"github.com/mycelya/mycelya/worker/ref"
 )
@@ -29,6 +29,6 @@ func TestDTypes(t *testing.T) {
 		if d.Valid() {
 			want = d.Size()
 		}
-		require.Equal(t, want, proto.DTypeSize(uint32(d)))
+		require.Equal(t, want, catalogue.DTypeSize(uint64(d)))
 	}
 }

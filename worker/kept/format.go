@@ -27,7 +27,6 @@ import (
 	"strconv"
 
 	"github.com/mycelya/mycelya/catalogue"
-	"github.com/mycelya/mycelya/proto"
 )
 
 const (
@@ -51,7 +50,7 @@ type Tensor struct {
 
 // Bytes is the number of bytes of a tensor's elements.
 func (t *Tensor) Bytes() (uint64, error) {
-	n := uint64(proto.DTypeSize(t.DType))
+	n := uint64(catalogue.DTypeSize(uint64(t.DType)))
 	if n == 0 {
 		return 0, fmt.Errorf("there is no dtype %d", t.DType)
 	}

@@ -13,6 +13,7 @@ import (
 
 	protobuf "google.golang.org/protobuf/proto"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/ir/eval"
 	"github.com/mycelya/mycelya/program"
@@ -107,7 +108,7 @@ func (x *executor) Read(v *proto.Read, use func([]byte) error) error {
 	case st.poison != nil:
 		e := *st.poison
 		return &e
-	case proto.DTypeSize(v.Dtype) == 0 || len(v.Sizes) != len(v.Strides) || len(v.Sizes) > program.MaxRank:
+	case catalogue.DTypeSize(uint64(v.Dtype)) == 0 || len(v.Sizes) != len(v.Strides) || len(v.Sizes) > program.MaxRank:
 		return worker.Errorf(proto.ErrValue, "A view of dtype %d with sizes %v and strides %v doesn't exist.",
 			v.Dtype, v.Sizes, v.Strides)
 	}

@@ -158,7 +158,7 @@ func endOf(t *program.Tensor, params []uint64) uint64 {
 			stride *= size
 		}
 	}
-	return (last + 1) * uint64(program.DTypeSize(t.DType))
+	return (last + 1) * uint64(catalogue.DTypeSize(uint64(t.DType)))
 }
 
 // fuzzed are programs with hostile arguments of one operator each.
