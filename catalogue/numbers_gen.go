@@ -93,6 +93,15 @@ const (
 	RegisterB8  = 4
 )
 
+// How an upload travels: the most bytes of each way, MYC_UPLOAD_*.
+const (
+	UploadSmall    = 65536     // copied bytes that are sent with the submission that uses them
+	UploadSmallAll = 1048576   // copied bytes of all uploads that wait for such a submission
+	UploadWhole    = 1048576   // bytes that are sent in one frame; more are sent in pieces
+	UploadCopied   = 33554432  // bytes that are copied, so that the caller goes on; it waits until more are sent
+	UploadUnderWay = 268435456 // bytes of all uploads for which no caller waits
+)
+
 // Lengths of tables, and of those whose numbers begin with 1 the length with a row 0.
 const (
 	NumDTypes = 21

@@ -13,7 +13,7 @@ import (
 // wire. In a column of names "-" means that the row has none; an empty cell fails the test.
 
 // ABIVersion is MYCELYA_ABI_VERSION. Both ends compare it when a library is loaded. A change of csrc/abi raises it.
-const ABIVersion = 23
+const ABIVersion = 24
 
 // None is the cell of a row that has no such name.
 const None = "-"
@@ -200,7 +200,7 @@ type Flag struct {
 
 // Limit is a bound that Go and C++ check.
 type Limit struct {
-	Word string // after MYC_K_
+	Word string // after the prefix of its table
 	Go   string
 	Most int
 	Of   string
@@ -213,6 +213,15 @@ var KernelLimits = []Limit{
 	{"MAX_OPERANDS", "MaxOperands", 1024, "operands"},
 	{"MAX_NUMBERS", "MaxNumbers", 1024, "numbers"},
 	{"MAX_INSTRS", "MaxInstrs", 4096, "instructions"},
+}
+
+// UploadLimits are the sizes in bytes that decide how an upload travels: MYC_UPLOAD_*, catalogue.Upload*.
+var UploadLimits = []Limit{
+	{"SMALL", "Small", 64 << 10, "copied bytes that are sent with the submission that uses them"},
+	{"SMALL_ALL", "SmallAll", 1 << 20, "copied bytes of all uploads that wait for such a submission"},
+	{"WHOLE", "Whole", 1 << 20, "bytes that are sent in one frame; more are sent in pieces"},
+	{"COPIED", "Copied", 32 << 20, "bytes that are copied, so that the caller goes on; it waits until more are sent"},
+	{"UNDER_WAY", "UnderWay", 256 << 20, "bytes of all uploads for which no caller waits"},
 }
 
 // RecordFlags are the bits MYC_R_*, of records, nodes and calls alike: catalogue.Record<Go>, ir.Flag<Go>.

@@ -6,7 +6,7 @@
 package proto
 
 // ABIVersion is MYCELYA_ABI_VERSION.
-const ABIVersion = 23
+const ABIVersion = 24
 
 // Kinds of errors in Status, and the Python exceptions that they become.
 const (

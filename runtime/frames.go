@@ -55,21 +55,9 @@ func (s *session) sendFrame(a core.Send) {
 		s.write(a, nil, &proto.Checkpoint{Session: s.name, Base: a.Base}, nil)
 	case transport.Restore:
 		s.write(a, nil, &proto.Restore{Session: s.name, At: a.Base}, nil)
-	case transport.Upload, transport.Share, transport.UploadFrom:
-		s.sendUpload(a, a.Ref.(*upload))
-	case transport.Begin:
-		u := a.Ref.(*upload)
-		if a.Keep {
-			u.keep()
-		}
-		u.pieces = &pieces{began: time.Now()}
-		s.write(a, u.by, &proto.Upload{Storage: u.storage, Bytes: uint64(len(u.data))}, nil)
-	case transport.Piece:
-		s.sendPiece(a, a.Ref.(*upload))
-	case transport.Offer:
-		s.sendOffer(a, a.Ref.(*upload))
-	case transport.Settle:
-		s.settle(a, a.Ref.(*upload))
+	case transport.Share, transport.UploadFrom, transport.Upload, transport.Begin, transport.Piece, transport.Offer,
+		transport.Settle:
+		s.sendUpload(a, a.Ref.(*Upload))
 	default:
 		panic(fmt.Sprintf("BUG: the core sends a %v", a.Type))
 	}
@@ -119,33 +107,6 @@ func (s *session) sendQuestion(a core.Send, t *Ticket, m protobuf.Message) {
 		t.by.roundTrips.Add(1)
 	}
 	s.write(a, t.by, m, nil)
-}
-
-// sendUpload sends the bytes of an upload, or their place in a block of shared memory, or the block itself.
-func (s *session) sendUpload(a core.Send, u *upload) {
-	n := uint64(len(u.data))
-	if a.Type == transport.UploadFrom {
-		s.metrics.uploadShared.Add(n)
-		s.write(a, u.by, &proto.UploadFrom{Storage: u.storage, Block: u.shared.Block, Offset: u.shared.Offset, Bytes: n}, nil)
-		return
-	}
-	sent := core.Sent{Seq: a.Seq}
-	defer func() { s.do(sent) }() // also if the send panics: the upload's owner waits for it
-	if a.Type == transport.Share {
-		sent.OK = s.share(a.Seq, u)
-		return
-	}
-	if a.Keep {
-		u.keep()
-	}
-	m := &proto.Upload{Storage: u.storage, Bytes: n}
-	if n <= core.SmallUpload {
-		s.hold(a, u.by, m, u.data)
-	} else {
-		s.write(a, u.by, m, u.data)
-	}
-	s.sent(u, len(u.data))
-	sent.OK = true
 }
 
 // hold sends a frame in one message with the next one, or when the sender has nothing else to send.

@@ -11,6 +11,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/runtime/provider"
 	"github.com/mycelya/mycelya/trace"
 )
@@ -76,29 +77,16 @@ func (l *Local) Flush(index int32, t *trace.Trace, release func()) error {
 
 // Upload makes a storage with these bytes. ErrPending: they are used until the ticket has its answer.
 func (l *Local) Upload(index int32, id uint64, data []byte, at trace.Place) (uint64, error) {
-	q, n := l.queue(index), uint64(len(data))
-	item := &Item{Request: RequestUpload, At: at, Upload: id, Data: data,
-		Source: uintptr(unsafe.Pointer(unsafe.SliceData(data)))}
-	fits := n <= CopyUploads && q.bytes.Add(n) <= UsedUploads
-	if fits {
-		var free func()
-		item.Data, free = copyOut(data)
-		item.Release = func() { q.bytes.Add(-n); free() }
-	} else if n <= CopyUploads {
-		q.bytes.Add(-n)
-	}
-	return q.upload(item, !fits)
+	address := uintptr(unsafe.Pointer(unsafe.SliceData(data)))
+	return l.queue(index).upload(&Upload{Storage: id, Data: data, Address: address}, at)
 }
 
-// UploadShared makes a storage with data, which from locates in shared memory. ErrPending: it waits for room, until the
-// ticket has its answer. The block must exist, and its bytes must not change, until release is called, which happens
-// once, also if UploadShared fails.
+// UploadShared makes a storage with data, which from locates in shared memory. The block must exist, and its bytes must
+// not change, until release is called, which happens once, also if UploadShared fails. ErrPending: the caller waits for
+// that, as for the ticket's answer, because too many bytes are under way.
 func (l *Local) UploadShared(index int32, id uint64, data []byte, from Shared, release func(), at trace.Place) (uint64,
 	error) {
-	q, n := l.queue(index), uint64(len(data))
-	item := &Item{Request: RequestUpload, At: at, Upload: id, Data: data, Shared: &from,
-		Release: func() { q.bytes.Add(-n); release() }}
-	return q.upload(item, q.bytes.Add(n) > max(n, UsedUploads)) // one is always taken
+	return l.queue(index).upload(&Upload{Storage: id, Data: data, Shared: &from, Release: release}, at)
 }
 
 // Read begins a read of a view's elements into dst and returns its ticket.
@@ -167,7 +155,7 @@ type queue struct {
 	index   int32
 	credits Credits
 	wake    chan struct{} // has a Wake that no Wait has seen
-	bytes   atomic.Uint64 // of uploads that are used, without those whose callers wait for them
+	bytes   atomic.Uint64 // of uploads that are copied or in shared memory
 
 	mu     sync.Mutex
 	closed error // why items are refused; nil: they are not
@@ -257,7 +245,7 @@ func (q *queue) Wake() {
 // post leaves an item, with a ticket if the caller waits.
 func (q *queue) post(item *Item, waits bool) (uint64, error) {
 	if waits {
-		item.Ticket, item.Answer = q.Ticket(item.At, item.Request != RequestUpload)
+		item.Ticket, item.Answer = q.Ticket(item.At, item.Upload == nil)
 	}
 	q.mu.Lock()
 	why := q.closed
@@ -274,13 +262,28 @@ func (q *queue) post(item *Item, waits bool) (uint64, error) {
 }
 
 // upload leaves an upload.
-func (q *queue) upload(item *Item, waits bool) (uint64, error) {
-	ticket, err := q.post(item, waits)
+func (q *queue) upload(u *Upload, at trace.Place) (uint64, error) {
+	n, waits := uint64(len(u.Data)), false
+	switch {
+	case u.Shared != nil:
+		waits = q.bytes.Add(n) > max(n, catalogue.UploadUnderWay) // one is always taken
+	case n > catalogue.UploadCopied:
+		waits = true
+	case q.bytes.Add(n) > catalogue.UploadUnderWay:
+		q.bytes.Add(-n)
+		waits = true
+	default:
+		u.Data, u.Release = copyOut(u.Data)
+	}
+	if release := u.Release; release != nil {
+		u.Release = func() { q.bytes.Add(-n); release() }
+	}
+	ticket, err := q.post(&Item{Upload: u, At: at}, waits)
 	switch {
 	case err == nil && waits:
 		return ticket, ErrPending
-	case err != nil && item.Release != nil:
-		item.Release()
+	case err != nil && u.Release != nil:
+		u.Release()
 	}
 	return 0, err
 }

@@ -36,38 +36,32 @@ type Mailbox interface {
 	Credits() *Credits
 }
 
-// Item is a closed trace or a request.
+// Item is a closed trace, an upload or another request.
 type Item struct {
 	// Of a trace; its arrays are used until Release is called.
 	Trace *trace.Trace
 
-	Release func() // of a trace or an upload
+	Release func()
 
-	// Of a request. Ticket is its number, which is 0 if no caller waits; otherwise Answer is called once.
-	Request Request
-	Ticket  uint64
-	Answer  func(error)
-	At      trace.Place
+	// Of others. Ticket is a number, which is 0 if no caller waits; otherwise Answer is called once.
+	Ticket uint64
+	Answer func(error)
+	At     trace.Place
 
-	// Of an upload: the new storage and its bytes, which are used until Release is called, once. Without a Release they
-	// are the caller's: it waits, and they are used until the Answer.
-	Upload uint64
-	Data   []byte
-	Source uintptr // where they are, or were before they were copied, in the caller's memory
-	Shared *Shared // nil: they are not in shared memory
+	Upload *Upload
 
-	View View   // of a read
-	Dst  []byte // its elements; nil if the view can't be read
+	Request Request // of no trace and no upload
+	View    View    // of a read
+	Dst     []byte  // its elements; nil if the view can't be read
 }
 
 // Request is the kind of a request.
 type Request uint8
 
 const (
-	RequestUpload Request = 1 + iota
-	RequestRead
-	RequestSync // a wait for all that was submitted before it
-	RequestRoom // a wait until the worker has caught up with the credits
+	RequestRead Request = 1 + iota
+	RequestSync         // a wait for all that was submitted before it
+	RequestRoom         // a wait until the worker has caught up with the credits
 )
 
 // Credits limit how far a client may run ahead of its worker. A thread that leaves a trace counts it, and waits if no
@@ -85,13 +79,16 @@ func (s *session) submission(item *Item) (core.Event, error) {
 	if item.Trace != nil {
 		return &s.closed(item.Trace, item.Release).event, nil
 	}
-	t := s.ticket(s.metrics.bill.at(item.At))
-	if item.Ticket != 0 {
-		s.tickets.open(item.Ticket, t, item.Answer)
+	by := s.metrics.bill.at(item.At)
+	if item.Upload != nil && item.Ticket == 0 {
+		return s.upload(item.Upload, nil, by), nil
+	}
+	t := s.ticket(by)
+	s.tickets.open(item.Ticket, t, item.Answer)
+	if item.Upload != nil {
+		return s.upload(item.Upload, t, by), nil
 	}
 	switch item.Request {
-	case RequestUpload:
-		return s.upload(t, item), nil
 	case RequestRead:
 		return t.read(item.View, item.Dst)
 	case RequestSync:

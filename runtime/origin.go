@@ -11,9 +11,9 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/link"
-	"github.com/mycelya/mycelya/runtime/core"
 )
 
 // Weights that a library has mapped into memory from a file of the hub's cache need not be sent: the worker can fetch
@@ -59,7 +59,7 @@ type origin struct {
 // originOf finds out whether the bytes of an upload are, or were when they were copied, a part of a file of the hub's
 // cache; nil: they are not, or the worker is on this host.
 func (s *session) originOf(at uintptr, bytes int) *origin {
-	if bytes <= core.LargeUpload || s.settings.KeepWeights {
+	if bytes <= catalogue.UploadWhole || s.settings.KeepWeights {
 		return nil
 	}
 	s.mu.Lock()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
@@ -110,26 +111,26 @@ func upload0(r *Local, id uint64, data []byte) error {
 	return ended(r)(r.Upload(0, id, data, trace.Place{}))
 }
 
-func TestUploadsWaitForRoom(t *testing.T) {
+// TestUploadsBeyondTheLimitWait: with too many bytes under way, a caller waits until its own are sent.
+func TestUploadsBeyondTheLimitWait(t *testing.T) {
 	r, w := start(t)
-	piece := make([]byte, CopyUploads)
-	for i := range uint64(core.MaxUploadBytes / CopyUploads) {
-		require.NoError(t, upload0(r, 1+i, piece))
+	const fit = catalogue.UploadUnderWay / catalogue.UploadCopied
+	piece := make([]byte, catalogue.UploadCopied)
+	for i := range uint64(fit) {
+		_, err := r.Upload(0, i, piece, trace.Place{})
+		require.NoError(t, err, "no caller waits")
 	}
-	done := make(chan error)
-	go func() { done <- upload0(r, 99, piece) }()
-	select {
-	case err := <-done:
-		t.Fatalf("an upload over the limit returned %v", err)
-	case <-time.After(50 * time.Millisecond):
-	}
+	ticket, err := r.Upload(0, fit, piece, trace.Place{})
+	require.ErrorIs(t, err, ErrPending)
 	w.greet()
-	for i := range uint64(4) {
+	for i := range uint64(fit + 1) {
+		require.ErrorIs(t, r.Wait(ticket, 0), ErrPending)
 		storage, data := w.upload()
-		require.Equal(t, 1+i, storage)
-		require.Len(t, data, CopyUploads)
+		require.Equal(t, i, storage)
+		require.Len(t, data, catalogue.UploadCopied)
 	}
-	require.NoError(t, <-done)
+	require.NoError(t, ended(r)(ticket, ErrPending))
+	done := make(chan error)
 	go func() {
 		for range 100 {
 			if err := upload0(r, 100, piece); err != nil {
@@ -145,8 +146,8 @@ func TestUploadsWaitForRoom(t *testing.T) {
 
 func TestALargeUploadIsSentFromTheCallersMemory(t *testing.T) {
 	r, w := start(t)
-	data := make([]byte, CopyUploads+1)
-	data[CopyUploads] = 9
+	data := make([]byte, catalogue.UploadCopied+1)
+	data[catalogue.UploadCopied] = 9
 	done := make(chan error)
 	go func() { done <- upload0(r, 5, data) }()
 	w.greet()

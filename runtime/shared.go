@@ -29,9 +29,9 @@ func maxBlocks(conn *transport.Conn, hello *proto.Hello) int {
 }
 
 // share sends the worker the descriptor of a block. It reports whether the worker has the block now.
-func (s *session) share(seq uint64, u *upload) bool {
-	m := &proto.Share{Block: u.shared.Block, Bytes: u.shared.Size}
-	if err := s.conn.SendFile(transport.Share, seq, m, u.shared.FD); err != nil {
+func (s *session) share(seq uint64, u *Upload) bool {
+	m := &proto.Share{Block: u.Shared.Block, Bytes: u.Shared.Size}
+	if err := s.conn.SendFile(transport.Share, seq, m, u.Shared.FD); err != nil {
 		s.log.Debug("memory is not shared", "error", err) // if the connection is broken, the upload that follows fails
 		return false
 	}

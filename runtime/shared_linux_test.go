@@ -13,9 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
-	"github.com/mycelya/mycelya/runtime/core"
 	"github.com/mycelya/mycelya/runtime/provider"
 	"github.com/mycelya/mycelya/trace"
 )
@@ -194,11 +194,12 @@ func TestBlocksComeFreeWhenTheWorkerDies(t *testing.T) {
 	r.Forget(7)
 }
 
-// Bytes in shared memory count against the credits like copies. Otherwise no limit would hold for a loop of uploads.
-func TestSharedUploadsWaitForRoom(t *testing.T) {
+// TestSharedUploadsBeyondTheLimitWait: bytes in shared memory count like copies. Otherwise no limit would hold for a
+// loop of uploads. A caller waits until the worker has read its own.
+func TestSharedUploadsBeyondTheLimitWait(t *testing.T) {
 	r, w := startSharing(t, 2)
 	b := newBlock(t, 7)
-	b.data = make([]byte, core.MaxUploadBytes+10)
+	b.data = make([]byte, catalogue.UploadUnderWay+10)
 	upload := func(storage uint64, n int) error {
 		b.reading.Add(1)
 		return ended(r)(r.UploadShared(0, storage, b.data[:n], Shared{Block: 7, FD: int(b.file.Fd()), Size: 4096},
@@ -209,15 +210,15 @@ func TestSharedUploadsWaitForRoom(t *testing.T) {
 	go func() { done <- upload(2, 10) }()
 	w.greet()
 	w.shared(b)
-	h := w.next(transport.UploadFrom, new(proto.UploadFrom))
+	w.next(transport.UploadFrom, new(proto.UploadFrom))
+	second := w.next(transport.UploadFrom, new(proto.UploadFrom))
 	select {
 	case err := <-done:
 		t.Fatalf("an upload over the limit returned %v", err)
 	case <-time.After(50 * time.Millisecond):
 	}
-	w.send(transport.Uploaded, h.Seq, &proto.Uploaded{}, nil)
+	w.send(transport.Uploaded, second.Seq, &proto.Uploaded{}, nil)
 	require.NoError(t, <-done)
-	w.next(transport.UploadFrom, new(proto.UploadFrom))
 	go func() { done <- upload(3, len(b.data)) }()
 	time.Sleep(20 * time.Millisecond)
 	w.die() // without this the test would wait for ever

@@ -46,7 +46,7 @@ func (s *session) uploads(bytes uint64) {
 }
 
 // sent counts bytes that need not be sent any more. A worker that takes the place of a lost one gets some twice.
-func (s *session) sent(upload *upload, bytes int) {
+func (s *session) sent(upload *Upload, bytes int) {
 	if !upload.counted {
 		return
 	}

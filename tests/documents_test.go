@@ -40,6 +40,25 @@ func TestContributing(t *testing.T) {
 	assert.Greater(t, paths, 30, "the tables of CONTRIBUTING.md are no longer found")
 }
 
+// TestWays fails if a way through the tree in ARCHITECTURE.md is longer than it may be, or has a file that does not
+// exist.
+func TestWays(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "ARCHITECTURE.md"))
+	require.NoError(t, err)
+	_, ways, _ := strings.Cut(string(text), "\n## Three ways through the tree\n")
+	for title, most := range map[string]int{"An operator": 28, "An upload": 10, "An error": 8} {
+		_, way, _ := strings.Cut(ways, "\n**"+title+"**")
+		way, _, _ = strings.Cut(way, "\n**")
+		paths := listedPath.FindAllStringSubmatch(way, -1)
+		assert.NotEmpty(t, paths, title)
+		assert.LessOrEqual(t, len(paths), most, title)
+		for _, m := range paths {
+			_, err := os.Stat(filepath.Join("..", filepath.FromSlash(m[1]+m[2])))
+			assert.NoError(t, err, title)
+		}
+	}
+}
+
 // TestGlossary fails if GLOSSARY.md defines a term twice, or if its rows are no longer found.
 func TestGlossary(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "GLOSSARY.md"))

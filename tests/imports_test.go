@@ -56,7 +56,7 @@ var matrix = map[string][]string{
 	"runtime/compare": {"catalogue", "ir", "ir/decomp"}, // the program of MYCELYA_CHECK=3
 	"runtime/dump": {"catalogue", "ir", "ir/cost", "passes/...", "codegen/...", "kernel", "program",
 		"proto/..."},
-	"runtime/core":                  {"proto/..."}, // the session without clocks, sockets and goroutines
+	"runtime/core":                  {"catalogue", "proto/..."}, // the session without clocks, sockets and goroutines
 	"runtime/provider":              {"catalogue", "proto", "proto/link", "proto/transport", "runtime/provider/..."},
 	"runtime/provider/providers":    {"catalogue", "runtime/provider/..."},
 	"runtime/provider/providertest": {"catalogue", "proto/...", "runtime/provider/..."},

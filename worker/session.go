@@ -234,46 +234,6 @@ func (s *session) program(h transport.Header) error {
 	return nil
 }
 
-func (s *session) upload(h transport.Header) error {
-	var m proto.Upload
-	if err := decode(h, s.c.MetaBytes(), &m); err != nil {
-		return err
-	}
-	if m.Storage == 0 || m.Bytes != h.Payload {
-		return faultf("An upload to storage %d says %d bytes and has %d.", m.Storage, m.Bytes, h.Payload)
-	}
-	if err := s.fill(m.Storage, m.Bytes, s.c.ReadBody); err != nil {
-		return err
-	}
-	return s.c.Discard()
-}
-
-// fill makes a storage and calls read to fill it. fill returns an error of read; an error of the executor poisons the
-// storage instead.
-func (s *session) fill(id, bytes uint64, read func(dst []byte) error) error {
-	dst, err := s.x.UploadBegin(id, bytes)
-	if err == nil && bytes > 0 {
-		if err := read(dst); err != nil {
-			return err
-		}
-	}
-	if err == nil {
-		err = s.x.UploadEnd(id)
-	}
-	return s.uploaded(id, err)
-}
-
-// uploaded poisons a storage whose upload has failed, unless the client is to blame.
-func (s *session) uploaded(id uint64, err error) error {
-	if err != nil {
-		if e := asError(err); e.Kind == proto.ErrValue {
-			return faultf("An upload to storage %d: %s", id, e.Text)
-		}
-		s.x.Poison([]uint64{id}, asError(err))
-	}
-	return nil
-}
-
 func (s *session) free(ids []uint64) {
 	if len(ids) > 0 {
 		s.x.Free(ids)

@@ -116,6 +116,8 @@ func wordsHeader() ([]byte, error) {
 			}
 			return constant{name: fmt.Sprintf("MYC_E_%s, %s", e.Word, e.C10)}
 		}))
+	cEnum(&b, "How an upload travels: the most bytes of each way.", uploadLimits("MYC_UPLOAD_",
+		func(l catalogue.Limit) string { return l.Word }))
 	cuts := constants(catalogue.Cuts, func(c catalogue.Cut) constant {
 		return constant{"MYC_CUT_" + c.Word, c.Number, c.Why}
 	})
@@ -250,11 +252,19 @@ func catalogueNumbers() ([]byte, error) {
 		goConstants("Steps of a program, MYC_S_*.", "", flags("Step", catalogue.Steps)),
 		goConstants("What a kernel does with an operand.", "", flags("Kernel", catalogue.KernelAccess)),
 		goConstants("Classes of kernel registers.", "", registers),
+		goConstants("How an upload travels: the most bytes of each way, MYC_UPLOAD_*.", "",
+			uploadLimits("Upload", func(l catalogue.Limit) string { return l.Go })),
 		goConstants("Lengths of tables, and of those whose numbers begin with 1 the length with a row 0.", "", []constant{
 			{"NumDTypes", len(catalogue.DTypes) + 1, ""}, {"NumTags", len(catalogue.ArgKinds) + 2, ""},
 			{"NumLists", len(catalogue.ListKinds) + 1, ""}, {"NumCuts", len(catalogue.Cuts), ""},
 		}),
 	)
+}
+
+func uploadLimits(prefix string, name func(catalogue.Limit) string) []constant {
+	return constants(catalogue.UploadLimits, func(l catalogue.Limit) constant {
+		return constant{prefix + name(l), l.Most, l.Of}
+	})
 }
 
 func numberKinds() []constant {

@@ -35,10 +35,6 @@ struct mailbox {
 
 enum { AWAKE = 0, ASLEEP = 1, DOZING = 2 };
 
-// Uploads of up to QUIET bytes wait until something else is posted, unless there are more than MAX_QUIET bytes of them:
-// they are sent with what uses them.
-enum { QUIET = 64 << 10, MAX_QUIET = 1 << 20 };
-
 static mailbox mailboxes[MAILBOXES] = {[0 ... MAILBOXES - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
 
 mailbox* mailbox_of(int32_t index) { return index >= 0 && index < MAILBOXES ? &mailboxes[index] : NULL; }
@@ -90,12 +86,13 @@ static int32_t no_memory(myc_error* error) {
   return mailbox_fail(error, MYC_E_RUNTIME, "This process has too little memory for another request to its worker.");
 }
 
-// Whether an item leaves the sender asleep. The caller holds the lock.
+// Whether an item leaves the sender asleep. Small uploads wait until something else is posted, unless they have many
+// bytes: they are sent with what uses them. The caller holds the lock.
 static int leaves_asleep(mailbox* b, const mailbox_item* item, int behind) {
   if (b->fresh) return 0;  // the first one starts the worker
   if (item->kind == ITEM_TRACE) return b->asleep == DOZING && !behind;
-  if (item->kind != ITEM_UPLOAD || !item->copied || item->bytes > QUIET) return 0;
-  return (b->quiet += item->bytes) <= MAX_QUIET;
+  if (item->kind != ITEM_UPLOAD || !item->copied || item->bytes > MYC_UPLOAD_SMALL) return 0;
+  return (b->quiet += item->bytes) <= MYC_UPLOAD_SMALL_ALL;
 }
 
 // Adds an item to the queue, and returns MYC_OK, or the kind of the error. Sets *behind for a trace only: the worker
@@ -150,12 +147,6 @@ static uint64_t post_request(int32_t index, mailbox_item* item, int32_t stalls, 
   return item->ticket;
 }
 
-// Posts an upload whose caller waits.
-static int32_t post_waiting(int32_t index, mailbox_item* item, uint64_t* ticket, myc_error* error) {
-  *ticket = post_request(index, item, 0, error);
-  return *ticket == 0 ? error->kind : MYC_PENDING;
-}
-
 // From this size on, copies have pages of their own, which are the system's again when they are freed: a process that
 // moves a model to its device must not stay as large as the model.
 enum { MAPPED = 64 << 10 };
@@ -181,47 +172,43 @@ static void free_copy(void* copy, uint64_t bytes) {
   }
 }
 
-int32_t myc_upload(int32_t index, uint64_t id, const void* data, uint64_t bytes, myc_origin at, uint64_t* ticket,
-                   myc_error* error) {
-  mailbox* b = mailbox_of(index);
-  if (b == NULL) return not_open(index, error);
-  mailbox_item item = {.kind = ITEM_UPLOAD,
-                       .at = at,
-                       .storage = id,
-                       .bytes = bytes,
-                       .data = data,
-                       .source = (uintptr_t)data,
-                       .copied = 1};
-  if (bytes > MAILBOX_COPIES || __atomic_add_fetch(&b->used, bytes, __ATOMIC_RELAXED) > MAILBOX_BYTES) {
-    if (bytes <= MAILBOX_COPIES) __atomic_sub_fetch(&b->used, bytes, __ATOMIC_RELAXED);
-    item.copied = 0;
-    return post_waiting(index, &item, ticket, error);
-  }
-  item.data = copy_of(data, bytes);
-  const int32_t kind = item.data == NULL ? no_memory(error) : post(index, &item, NULL, error);
-  if (kind != MYC_OK) mailbox_release(b, &item);
-  return kind;
+// Whether bytes more fit among those of the uploads under way; then they are counted.
+static int counts(mailbox* b, uint64_t bytes) {
+  if (__atomic_add_fetch(&b->used, bytes, __ATOMIC_RELAXED) <= MYC_UPLOAD_UNDER_WAY) return 1;
+  __atomic_sub_fetch(&b->used, bytes, __ATOMIC_RELAXED);
+  return 0;
 }
 
-int32_t myc_upload_shared(int32_t index, uint64_t id, const void* data, uint64_t bytes, const myc_shared* in,
-                          myc_origin at, uint64_t* ticket, myc_error* error) {
+int32_t myc_upload(int32_t index, uint64_t id, const void* data, uint64_t bytes, const myc_shared* shared,
+                   myc_origin at, uint64_t* ticket, myc_error* error) {
   mailbox* b = mailbox_of(index);
-  mailbox_item item = {.kind = ITEM_UPLOAD,
-                       .at = at,
-                       .storage = id,
-                       .bytes = bytes,
-                       .data = data,
-                       .source = (uintptr_t)data,
-                       .shared = *in};
   if (b == NULL) {
-    __atomic_sub_fetch(in->readers, 1, __ATOMIC_SEQ_CST);
+    if (shared != NULL) __atomic_sub_fetch(shared->readers, 1, __ATOMIC_SEQ_CST);
     return not_open(index, error);
   }
-  const uint64_t used = __atomic_add_fetch(&b->used, bytes, __ATOMIC_RELAXED);
-  const int32_t kind = used <= MAILBOX_BYTES || used == bytes  // one is always taken
-                           ? post(index, &item, NULL, error)
-                           : post_waiting(index, &item, ticket, error);
-  if (kind != MYC_OK && kind != MYC_PENDING) mailbox_release(b, &item);
+  mailbox_item item = {
+      .kind = ITEM_UPLOAD, .at = at, .storage = id, .bytes = bytes, .data = data, .address = (uintptr_t)data};
+  int waits = 0;
+  if (shared != NULL) {
+    item.shared = *shared;
+    const uint64_t used = __atomic_add_fetch(&b->used, bytes, __ATOMIC_RELAXED);
+    waits = used > MYC_UPLOAD_UNDER_WAY && used != bytes;  // one is always taken
+  } else if (bytes <= MYC_UPLOAD_COPIED && counts(b, bytes)) {
+    item.copied = 1;
+    item.data = copy_of(data, bytes);
+  } else {
+    waits = 1;
+  }
+  int32_t kind;
+  if (item.copied && item.data == NULL) {
+    kind = no_memory(error);
+  } else if (!waits) {
+    kind = post(index, &item, NULL, error);
+  } else {
+    *ticket = post_request(index, &item, 0, error);
+    kind = *ticket == 0 ? error->kind : MYC_PENDING;
+  }
+  if (kind != MYC_OK && kind != MYC_PENDING && (item.copied || shared != NULL)) mailbox_release(b, &item);
   return kind;
 }
 

@@ -63,12 +63,6 @@ func New(index int32) (runtime.Mailbox, error) {
 	return mailbox{C.int32_t(index), c, ends[0]}, nil
 }
 
-// The limits of C code are those of the session.
-var (
-	_ = [1]struct{}{}[C.MAILBOX_COPIES-runtime.CopyUploads]
-	_ = [1]struct{}{}[C.MAILBOX_BYTES-runtime.UsedUploads]
-)
-
 func (b mailbox) Open() { C.mailbox_open(b.c) }
 
 func (b mailbox) Close(why error) {
@@ -91,7 +85,7 @@ func (b mailbox) Take() *runtime.Item {
 	}
 	switch item.kind {
 	case C.ITEM_UPLOAD:
-		b.upload(out, &item)
+		out.Upload = b.upload(&item)
 	case C.ITEM_READ:
 		out.Request, out.View = runtime.RequestRead, cabi.View(unsafe.Pointer(&item.view))
 		C.free(unsafe.Pointer(item.view.sizes))
@@ -106,18 +100,18 @@ func (b mailbox) Take() *runtime.Item {
 	return out
 }
 
-func (b mailbox) upload(out *runtime.Item, item *C.mailbox_item) {
-	out.Request, out.Upload = runtime.RequestUpload, uint64(item.storage)
-	out.Data = cabi.Slice[byte](unsafe.Pointer(item.data), uint64(item.bytes))
-	out.Source = uintptr(item.source)
+func (b mailbox) upload(item *C.mailbox_item) *runtime.Upload {
+	u := &runtime.Upload{Storage: uint64(item.storage), Address: uintptr(item.address),
+		Data: cabi.Slice[byte](unsafe.Pointer(item.data), uint64(item.bytes))}
 	if in := &item.shared; in.block != 0 {
-		out.Shared = &runtime.Shared{Block: uint64(in.block), FD: int(in.fd), Size: uint64(in.size),
+		u.Shared = &runtime.Shared{Block: uint64(in.block), FD: int(in.fd), Size: uint64(in.size),
 			Offset: uint64(in.offset)}
 	}
-	if item.copied != 0 || out.Shared != nil {
+	if item.copied != 0 || u.Shared != nil {
 		back := *item
-		out.Release = func() { C.mailbox_release(b.c, &back) }
+		u.Release = func() { C.mailbox_release(b.c, &back) }
 	}
+	return u
 }
 
 // Ticket returns a ticket, and what answers it.

@@ -3,9 +3,8 @@
 //
 // The mailbox of a device: what a recorder thread posts, and the device's sender, a goroutine, takes. mailbox.c and
 // wait.c define the functions of csrc/abi/mycelya.h with which recorder threads post and wait: myc_flush, myc_upload,
-// myc_upload_shared, myc_read, myc_sync, myc_room and myc_wait. They call no Go: after such a call Go still counts the
-// thread as its own, so Go's monitor checks it every few microseconds, and Go's threads wake each other during the
-// call.
+// myc_read, myc_sync, myc_room and myc_wait. They call no Go: after such a call Go still counts the thread as its own,
+// so Go's monitor checks it every few microseconds, and Go's threads wake each other during the call.
 //
 // All functions may be called from any thread, except that one thread at a time is the sender.
 #ifndef MYCELYA_CLIENT_MAILBOX_MAILBOX_H_
@@ -22,10 +21,6 @@ enum { MAILBOXES = 64 };  // device indices with a mailbox
 typedef struct mailbox mailbox;
 
 mailbox* mailbox_of(int32_t index);  // NULL if the index has no mailbox
-
-// An upload of up to MAILBOX_COPIES bytes is copied, and its caller does not wait, as long as the uploads under way
-// have at most MAILBOX_BYTES. The limits are those of package runtime.
-enum { MAILBOX_COPIES = 32 << 20, MAILBOX_BYTES = 256 << 20 };
 
 // Whether there is an error that no thread has raised.
 int32_t mailbox_failing(mailbox*);
@@ -48,10 +43,10 @@ typedef struct {
   myc_view view;  // of a read: the taker frees view.sizes; view.strides is part of the same allocation
   void* dst;
   // Of an upload: the new storage and its bytes, and the address at which the caller has them. Its taker gives those
-  // that are copied, or shared, back with mailbox_release.
+  // that are copied, or in shared memory, back with mailbox_release.
   uint64_t storage, bytes;
   const void* data;
-  uintptr_t source;
+  uintptr_t address;
   int32_t copied;
   myc_shared shared;  // block 0: they are not in shared memory
 } mailbox_item;

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/client/cabi"
 	"github.com/mycelya/mycelya/client/mailbox"
 	"github.com/mycelya/mycelya/client/mailbox/recorder"
@@ -30,6 +31,16 @@ var free = func() chan int32 {
 	return all
 }()
 
+// release gives back what an item has.
+func release(item *runtime.Item) {
+	if item.Upload != nil && item.Upload.Release != nil {
+		item.Upload.Release()
+	}
+	if item.Release != nil {
+		item.Release()
+	}
+}
+
 func open(t testing.TB) (int32, runtime.Mailbox) {
 	index := <-free
 	b, err := mailbox.New(index)
@@ -38,9 +49,7 @@ func open(t testing.TB) (int32, runtime.Mailbox) {
 	t.Cleanup(func() {
 		b.Close(errClosed)
 		for item := b.Take(); item != nil; item = b.Take() {
-			if item.Release != nil {
-				item.Release()
-			}
+			release(item)
 		}
 		b.Stalls(func(trace.Place, uint64, time.Duration) {})
 		c := b.Credits()
@@ -136,12 +145,11 @@ func TestUploads(t *testing.T) {
 	u := b.Take()
 	require.Nil(t, u.Trace)
 	require.Zero(t, u.Ticket)
-	require.Equal(t, runtime.RequestUpload, u.Request)
-	require.EqualValues(t, 7, u.Upload)
-	require.Equal(t, "bytes", string(u.Data))
-	require.Equal(t, uintptr(unsafe.Pointer(unsafe.SliceData(data))), u.Source)
+	require.EqualValues(t, 7, u.Upload.Storage)
+	require.Equal(t, "bytes", string(u.Upload.Data))
+	require.Equal(t, uintptr(unsafe.Pointer(unsafe.SliceData(data))), u.Upload.Address)
 	require.Equal(t, trace.Place{1, 2}, u.At)
-	u.Release()
+	u.Upload.Release()
 
 	for what, wakes := range map[string]func(){
 		"a trace":         func() { recorder.Post(index, 9) },
@@ -169,9 +177,7 @@ func TestUploads(t *testing.T) {
 			t.Fatalf("%s has not woken the sender", what)
 		}
 		for item := b.Take(); item != nil; item = b.Take() {
-			if item.Release != nil {
-				item.Release()
-			}
+			release(item)
 		}
 	}
 }
@@ -184,21 +190,21 @@ func TestUploadsThatWait(t *testing.T) {
 		require.NotNil(t, item)
 		return item
 	}
-	large := make([]byte, runtime.CopyUploads+1)
+	large := make([]byte, catalogue.UploadCopied+1)
 	kind, ticket, _ := recorder.Upload(index, 1, large, trace.Place{})
 	require.Equal(t, recorder.Pending, kind)
 	item := take()
-	require.Nil(t, item.Release, "the caller's bytes")
+	require.Nil(t, item.Upload.Release, "the caller's bytes")
 	require.Equal(t, ticket, item.Ticket)
-	require.Equal(t, unsafe.SliceData(large), unsafe.SliceData(item.Data))
+	require.Equal(t, unsafe.SliceData(large), unsafe.SliceData(item.Upload.Data))
 	item.Answer(nil)
 	kind, _ = recorder.Wait(ticket, patience)
 	require.Zero(t, kind)
 
-	kind, _, readers := recorder.UploadShared(index, 2, runtime.UsedUploads)
+	kind, _, readers := recorder.UploadShared(index, 2, catalogue.UploadUnderWay)
 	require.Zero(t, kind)
 	shared := take()
-	require.Equal(t, &runtime.Shared{Block: 7, FD: 3, Size: runtime.UsedUploads, Offset: 16}, shared.Shared)
+	require.Equal(t, &runtime.Shared{Block: 7, FD: 3, Size: catalogue.UploadUnderWay, Offset: 16}, shared.Upload.Shared)
 	kind, ticket, _ = recorder.Upload(index, 1, []byte("x"), trace.Place{})
 	require.Equal(t, recorder.Pending, kind, "there is no room")
 	take().Answer(nil)
@@ -206,20 +212,20 @@ func TestUploadsThatWait(t *testing.T) {
 	kind, ticket, others := recorder.UploadShared(index, 2, 5)
 	require.Equal(t, recorder.Pending, kind)
 	require.EqualValues(t, 1, readers())
-	shared.Release()
+	shared.Upload.Release()
 	require.Zero(t, readers())
 	item = take()
 	item.Answer(nil)
 	recorder.Wait(ticket, patience)
-	require.EqualValues(t, 1, others(), "its answer says only that there is room")
-	item.Release()
+	require.EqualValues(t, 1, others(), "the mailbox does not give them back")
+	item.Upload.Release()
 	require.Zero(t, others())
 	kind, _, _ = recorder.Upload(index, 1, []byte("x"), trace.Place{})
 	require.Zero(t, kind, "there is room again")
-	take().Release()
-	kind, _, readers = recorder.UploadShared(index, 2, 2*runtime.UsedUploads)
+	take().Upload.Release()
+	kind, _, readers = recorder.UploadShared(index, 2, 2*catalogue.UploadUnderWay)
 	require.Zero(t, kind, "one is always taken")
-	take().Release()
+	take().Upload.Release()
 	require.Zero(t, readers())
 }
 
@@ -250,7 +256,7 @@ func TestAClosedMailboxTakesNothing(t *testing.T) {
 	require.Zero(t, recorder.Room(index, trace.Place{}))
 	ticket, _ := recorder.Read(index, 1, 4, trace.Place{})
 	require.Zero(t, ticket)
-	for _, bytes := range []int{1, runtime.CopyUploads + 1} {
+	for _, bytes := range []int{1, catalogue.UploadCopied + 1} {
 		kind, _, why := recorder.Upload(index, 1, make([]byte, bytes), trace.Place{})
 		require.EqualValues(t, runtime.KindLost, kind)
 		require.Equal(t, "it is lost", why)

@@ -207,15 +207,13 @@ typedef int32_t (*myc_fn_flush)(int32_t index, const myc_trace*, myc_error*);
 typedef int32_t (*myc_fn_failure)(int32_t index, uint64_t* lost, myc_error*);
 // Begins a wait until credits are left. Returns a ticket as myc_read does.
 typedef uint64_t (*myc_fn_room)(int32_t index, myc_origin, myc_error*);
-// Makes storage `id`, which must not exist, on the worker. MYC_OK: the bytes were copied. MYC_PENDING: *ticket is to be
-// waited for with myc_wait; the library uses the bytes until the wait has ended, and also after a myc_cancel.
-typedef int32_t (*myc_fn_upload)(int32_t index, uint64_t id, const void* data, uint64_t bytes, myc_origin,
-                                 uint64_t* ticket, myc_error*);
-// The same with bytes in shared memory, which are read later. The caller has added this upload to *readers and must not
-// change the bytes until the library has subtracted 1 from it, which it does exactly once, also if the call fails.
-// MYC_PENDING: *ticket is to be waited for, because too many bytes are on their way.
-typedef int32_t (*myc_fn_upload_shared)(int32_t index, uint64_t id, const void* data, uint64_t bytes, const myc_shared*,
-                                        myc_origin, uint64_t* ticket, myc_error*);
+// Makes storage `id`, which must not exist, on the worker. MYC_OK: the bytes were copied, or are in shared memory.
+// MYC_PENDING: *ticket is to be waited for with myc_wait; the library uses the bytes until the wait has ended, and also
+// after a myc_cancel. With `shared`, which is null for other memory, the bytes are read in shared memory later: the
+// caller has added this upload to *readers and must not change the bytes until the library has subtracted 1 from it,
+// which it does exactly once, also if the call fails.
+typedef int32_t (*myc_fn_upload)(int32_t index, uint64_t id, const void* data, uint64_t bytes, const myc_shared* shared,
+                                 myc_origin, uint64_t* ticket, myc_error*);
 // Ends the use of a block. No upload may still read it. The library frees the block's memory once the workers know.
 typedef void (*myc_fn_forget)(uint64_t block);
 // Begins a read of the view's elements, in row-major order, into dst (numel * itemsize bytes, valid until the wait

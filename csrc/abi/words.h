@@ -7,7 +7,7 @@
 #define MYCELYA_ABI_WORDS_H_
 
 // Both ends compare this number when a library is loaded.
-#define MYCELYA_ABI_VERSION 23
+#define MYCELYA_ABI_VERSION 24
 
 // Dtypes: their numbers on the wire and in all tables. 0 is invalid.
 enum {
@@ -212,6 +212,15 @@ enum {
   X(MYC_E_NOT_IMPLEMENTED, NotImplementedError) \
   X(MYC_E_MEMORY, OutOfMemoryError)             \
   X(MYC_E_LINALG, LinAlgError)
+
+// How an upload travels: the most bytes of each way.
+enum {
+  MYC_UPLOAD_SMALL = 65536,         // copied bytes that are sent with the submission that uses them
+  MYC_UPLOAD_SMALL_ALL = 1048576,   // copied bytes of all uploads that wait for such a submission
+  MYC_UPLOAD_WHOLE = 1048576,       // bytes that are sent in one frame; more are sent in pieces
+  MYC_UPLOAD_COPIED = 33554432,     // bytes that are copied, so that the caller goes on; it waits until more are sent
+  MYC_UPLOAD_UNDER_WAY = 268435456  // bytes of all uploads for which no caller waits
+};
 
 // Reasons why a trace was closed.
 enum {

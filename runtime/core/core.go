@@ -50,8 +50,7 @@ type State struct {
 
 	seq       uint64 // of the last frame
 	queue     queue  // submissions, oldest first
-	current   Event  // the submission that the sender works on: a *TraceClosed or an Upload; nil: none
-	sharing   bool   // current's frame is the Share of its block
+	current   Event  // the submission that the sender works on: a *TraceClosed or an *upload; nil: none
 	sinceRead int    // traces with a program since the last read; from neverRead on if there was none
 	awake     bool   // the sender asks for Next until there is nothing; it is awake at first
 	pressing  int    // submissions in the queue that are no small uploads
@@ -64,13 +63,13 @@ type State struct {
 	line     line                // of calls and asked
 	resent   uint64              // the last call whose program the worker had forgotten
 
-	large   []*largeUpload // that are being sent in pieces, oldest first
-	turn    bool           // the next piece comes before the next submission
-	blocked *Prepared      // a trace that waits for the rest of a large upload
+	large   []*upload // that are being sent in pieces, oldest first
+	turn    bool      // the next piece comes before the next submission
+	blocked *Prepared // a trace that waits for the rest of a large upload
 
 	blocks    map[uint64]struct{} // the blocks of shared memory that the worker has
 	maxBlocks int
-	reading   map[uint64]Upload // by sequence number: uploads that the worker reads from shared memory
+	reading   map[uint64]*upload // by sequence number: uploads that the worker reads from shared memory
 
 	credits credits
 	failure failure
@@ -98,7 +97,7 @@ type ticket struct {
 func New(explain Explain) *State {
 	return &State{explain: explain, programs: map[uint32]struct{}{}, calls: map[uint64]Ref{}, tickets: map[Ref]*ticket{},
 		awake: true,
-		asked: map[uint64]*ticket{}, blocks: map[uint64]struct{}{}, reading: map[uint64]Upload{}, steps: newFailedSteps(),
+		asked: map[uint64]*ticket{}, blocks: map[uint64]struct{}{}, reading: map[uint64]*upload{}, steps: newFailedSteps(),
 		credits: credits{allowed: MaxCalls}, sinceRead: neverRead, guesses: newGuesses()}
 }
 
@@ -121,8 +120,7 @@ func (s *State) Waiting(seq uint64) Ref {
 
 // Waits says whether the worker owes an answer.
 func (s *State) Waits() bool {
-	owes := func(l *largeUpload) bool { return l.offer == offered || l.offer == found }
-	return len(s.calls)+len(s.asked)+len(s.reading) > 0 || slices.ContainsFunc(s.large, owes)
+	return len(s.calls)+len(s.asked)+len(s.reading) > 0 || slices.ContainsFunc(s.large, (*upload).owed)
 }
 
 // Step takes one event and appends the actions that follow to out.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 )
@@ -51,8 +52,7 @@ func TestABlockThatCannotBeShared(t *testing.T) {
 	s := started(t, 1)
 	require.Empty(t, s.Step(Next{}, nil))
 	for i := range 2 {
-		u := Upload{Upload: i, Ticket: 10 + i, Bytes: 5, From: Shared, Block: 7}
-		require.Equal(t, []Action{Wake{}, Complete{10 + i, nil}}, s.Step(u, nil))
+		require.Equal(t, []Action{Wake{}}, s.Step(Upload{Ref: i, Bytes: 5, Block: 7}, nil))
 		seq := uint64(2 * i)
 		require.Equal(t, []Action{Send{Type: transport.Share, Seq: seq + 1, Ref: i}}, s.Step(Next{}, nil))
 		want := []Action{Send{Type: transport.Upload, Seq: seq + 2, Ref: i}}
@@ -66,21 +66,20 @@ func TestABlockThatCannotBeShared(t *testing.T) {
 func TestASmallUploadWaits(t *testing.T) {
 	s := started(t, 0)
 	require.Empty(t, s.Step(Next{}, nil), "the sender sleeps")
-	require.Equal(t, []Action{Complete{"t", nil}}, s.Step(Upload{Upload: "small", Ticket: "t", Bytes: SmallUpload}, nil))
+	require.Empty(t, s.Step(Upload{Ref: "small", Bytes: catalogue.UploadSmall}, nil))
 	require.Equal(t, []Action{Wake{}}, s.Step(Sync{"sync"}, nil))
 	require.Equal(t, []Action{Send{Type: transport.Upload, Seq: 1, Ref: "small"}}, s.Step(Next{}, nil))
 	require.Equal(t, []Action{Release{"small"}}, s.Step(Sent{Seq: 1, OK: true}, nil))
-	require.Equal(t, []Action{Complete{"t", nil}}, s.Step(Upload{Upload: "next", Ticket: "t", Bytes: 1}, nil))
+	require.Empty(t, s.Step(Upload{Ref: "next", Bytes: 1}, nil))
 	require.Equal(t, []Action{Send{Type: transport.Sync, Seq: 2, Ref: "sync"}}, s.Step(Next{}, nil))
 	require.Empty(t, s.Step(Next{}, nil), "the next upload is not sent by itself, also if the sender is awake")
 
-	for n := uint64(SmallUpload); n < maxSmall; n += SmallUpload {
-		require.Equal(t, []Action{Complete{n, nil}}, s.Step(Upload{Upload: n, Ticket: n, Bytes: SmallUpload}, nil))
+	for n := uint64(catalogue.UploadSmall); n < catalogue.UploadSmallAll; n += catalogue.UploadSmall {
+		require.Empty(t, s.Step(Upload{Ref: n, Bytes: catalogue.UploadSmall}, nil))
 	}
-	more := Upload{Upload: "more", Ticket: "t", Bytes: SmallUpload}
-	require.Equal(t, []Action{Wake{}, Complete{"t", nil}}, s.Step(more, nil), "so many do not wait")
-	require.Equal(t, []Action{Complete{"u", nil}}, s.Step(Upload{Upload: "u", Ticket: "u", Bytes: SmallUpload + 1}, nil),
-		"the sender is awake")
+	more := Upload{Ref: "more", Bytes: catalogue.UploadSmall}
+	require.Equal(t, []Action{Wake{}}, s.Step(more, nil), "so many do not wait")
+	require.Empty(t, s.Step(Upload{Ref: "u", Bytes: catalogue.UploadSmall + 1}, nil), "the sender is awake")
 }
 
 // TestHeldUploads: so many uploads are offered at once, and the next one when the worker has answered.
@@ -88,7 +87,7 @@ func TestHeldUploads(t *testing.T) {
 	s := started(t, 0)
 	const n = maxHeld + 2
 	for i := range n {
-		s.Step(Upload{Upload: i, Ticket: n + i, Storage: uint64(i), Bytes: LargeUpload + 1}, nil)
+		s.Step(Upload{Ref: i, Storage: uint64(i), Bytes: catalogue.UploadWhole + 1}, nil)
 	}
 	sends := map[transport.Type][]uint64{}
 	for {
@@ -256,7 +255,7 @@ func TestUploadsOfAFailedCheckpoint(t *testing.T) {
 	require.Empty(t, s.Step(&Answer{Seq: 1, Message: &proto.StateReply{}}, nil))
 	const bytes = MaxKept/2 + 1
 	for i := uint64(2); i <= 3; i++ {
-		s.Step(Upload{Upload: upload(i), Ticket: fmt.Sprint("ticket ", i), Storage: i, Bytes: bytes, From: Borrowed}, nil)
+		s.Step(Upload{Ref: upload(i), Ticket: fmt.Sprint("ticket ", i), Storage: i, Bytes: bytes}, nil)
 		next(Send{Type: transport.Begin, Seq: i, Ref: upload(i), Keep: true})
 		next(Send{Type: transport.Piece, Seq: i, Ref: upload(i)})
 		s.Step(Sent{Seq: i, OK: true}, nil)
@@ -264,7 +263,7 @@ func TestUploadsOfAFailedCheckpoint(t *testing.T) {
 	next(checkpoint(4, 1))
 	again(3, 5)
 	next(checkpoint(4, 1))
-	s.Step(Upload{Upload: upload(6), Ticket: "a ticket", Storage: 6, Bytes: 1 << 19, From: Borrowed}, nil)
+	s.Step(Upload{Ref: upload(6), Ticket: "a ticket", Storage: 6, Bytes: 1 << 19}, nil)
 	next(Send{Type: transport.Upload, Seq: 6, Ref: upload(6), Keep: true})
 	require.NotContains(t, s.Step(Sent{Seq: 6, OK: true}, nil), Release{upload(6)})
 

@@ -3,23 +3,14 @@
 
 package core
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 // Limits of how far a client runs ahead of its worker.
 const (
-	MaxCalls       = 64        // traces under way: submitted, and not done
-	mostCalls      = 256       // the same where all of them take less than aheadTime
-	MaxUploadBytes = 256 << 20 // copied and not sent, or shared and not read
+	MaxCalls  = 64  // traces under way: submitted, and not done
+	mostCalls = 256 // the same where all of them take less than aheadTime
 
 	aheadTime = 500 * time.Millisecond
-
-	// SmallUpload bounds the copied bytes of an upload that is sent with the submission after it, and maxSmall those of
-	// all that wait for one.
-	SmallUpload = 64 << 10
-	maxSmall    = 1 << 20
 )
 
 // credits say how far the client may run ahead of the worker, and hold what waits for that.
@@ -28,8 +19,6 @@ type credits struct {
 	allowed  int
 	pace     pace
 	rooms    []Ref // tickets, oldest first
-	bytes    uint64
-	uploads  []Upload // that wait for bytes to become fewer, oldest first
 }
 
 // done counts a call that the worker has done, and returns how many traces may be under way.
@@ -56,23 +45,6 @@ func (s *State) admitRooms(out []Action) []Action {
 		out = s.complete(ref, nil, out)
 	}
 	c.rooms = c.rooms[:0]
-	return out
-}
-
-// admitUploads submits uploads that wait, as far as their bytes fit. Shared bytes of any number fit if there are no
-// others: they take no memory of the session.
-func (s *State) admitUploads(out []Action) []Action {
-	c := &s.credits
-	n := 0
-	for ; n < len(c.uploads); n++ {
-		u := c.uploads[n]
-		if c.bytes+u.Bytes > MaxUploadBytes && (u.From == Copied || c.bytes > 0) {
-			break
-		}
-		c.bytes += u.Bytes
-		out = s.complete(u.Ticket, nil, s.submit(u, out))
-	}
-	c.uploads = slices.Delete(c.uploads, 0, n)
 	return out
 }
 

@@ -29,7 +29,7 @@ func (s *State) gone(err error, out []Action) []Action {
 	s.phase, s.why = gone, err
 	out = append(out, End{err})
 	for _, seq := range slices.Sorted(maps.Keys(s.reading)) {
-		out = append(out, Release{s.reading[seq].Upload})
+		out = s.drop(s.reading[seq], out)
 	}
 	for _, seq := range slices.Sorted(maps.Keys(s.asked)) {
 		switch t := s.asked[seq]; {
@@ -41,9 +41,6 @@ func (s *State) gone(err error, out []Action) []Action {
 	}
 	for !s.queue.empty() {
 		out = s.drop(s.queue.pop(), out)
-	}
-	for _, u := range s.credits.uploads {
-		out = s.drop(u, out)
 	}
 	for _, ref := range s.credits.rooms {
 		out = s.complete(ref, err, out)
@@ -75,8 +72,8 @@ func (s *State) drop(ev Event, out []Action) []Action {
 	switch ev := ev.(type) {
 	case *TraceClosed:
 		return append(out, Release{ev.Trace})
-	case Upload:
-		return s.complete(ev.Ticket, s.why, append(out, Release{ev.Upload}))
+	case *upload:
+		return s.complete(ev.Ticket, s.why, append(out, Release{ev.Ref}))
 	case Read:
 		return s.complete(ev.Ticket, s.why, out)
 	case Sync:

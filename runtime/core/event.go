@@ -22,13 +22,13 @@ type (
 		At    time.Duration
 	}
 
-	// Upload submits the bytes of a new storage. The ticket is complete when the caller may go on.
+	// Upload submits the bytes of a new storage.
 	Upload struct {
-		Upload, Ticket Ref
-		Storage        uint64
-		Bytes          uint64
-		From           Source
-		Block          uint64 // of Shared bytes: the number of their block
+		Ref     Ref
+		Ticket  Ref // of the caller, who waits until the bytes are not used any more; nil: none waits
+		Storage uint64
+		Bytes   uint64
+		Block   uint64 // of shared memory in which the worker reads them; 0: they are sent
 	}
 
 	// Read asks for elements of a storage, which have so many bytes.
@@ -61,15 +61,6 @@ type (
 
 	// Forget says that a block of shared memory is gone. All uploads from it have ended.
 	Forget struct{ Block uint64 }
-)
-
-// Source says where the bytes of an upload are.
-type Source uint8
-
-const (
-	Copied   Source = iota // in memory of the session: the caller goes on as soon as there is room
-	Borrowed               // in the caller's memory: the caller goes on when they are sent
-	Shared                 // in a block of shared memory, until the worker has read them
 )
 
 // Events of waits.
@@ -159,8 +150,6 @@ func (Ask) event()           {}
 func (Checkpoint) event()    {}
 func (Raise) event()         {}
 func (resume) event()        {}
-func (again) event()         {}
-func (piece) event()         {}
 func (Forget) event()        {}
 func (Room) event()          {}
 func (Cancel) event()        {}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 )
@@ -82,18 +83,21 @@ func (s *simulation) storage() uint64 {
 }
 
 func (s *simulation) submitUpload() {
-	u := Upload{Storage: s.storage(), Upload: s.ref("upload"), Ticket: s.ref("ticket"), From: Source(s.IntN(3)),
-		Bytes: uint64(s.IntN(MaxUploadBytes / 4))}
+	u := Upload{Storage: s.storage(), Ref: s.ref("upload"),
+		Bytes: uint64(s.IntN(catalogue.UploadUnderWay / 4))}
 	if s.IntN(2) == 0 {
-		u.Bytes = uint64(s.IntN(2 * SmallUpload))
+		u.Bytes = uint64(s.IntN(2 * catalogue.UploadSmall))
 	}
-	if u.From == Shared {
+	if s.IntN(3) == 0 {
 		u.Block = uint64(1 + s.IntN(4))
-		u.Bytes *= uint64(1 + s.IntN(6)) // also more than the limit
 	}
-	s.uploads[u.Upload], s.tickets[u.Ticket] = u, u
-	if u.From == Borrowed && s.gone == nil {
-		s.order = append(s.order, u.Upload)
+	s.uploads[u.Ref] = u
+	if s.IntN(3) == 0 {
+		u.Ticket = s.ref("ticket")
+		s.tickets[u.Ticket] = u
+	}
+	if s.gone == nil {
+		s.order = append(s.order, u.Ref)
 	}
 	s.step(u)
 }

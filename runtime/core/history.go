@@ -41,9 +41,6 @@ type history struct {
 	repeats   map[uint64]Ref // calls that it gets although the lost worker has done them
 }
 
-// again is the sender's submission while it sends the bytes of an upload to a new worker.
-type again struct{ upload Ref }
-
 // stage is how far the replacement of a lost worker has come.
 type stage uint8
 
@@ -186,21 +183,10 @@ func (s *State) releaseKept(f sentFrame, out []Action) []Action {
 	if f.Type != transport.Upload {
 		return out
 	}
-	switch c := s.current.(type) {
-	case Upload:
-		if c.Upload == f.Ref {
-			return out
-		}
-	case again:
-		if c.upload == f.Ref {
-			return out
-		}
-	case piece:
-		if c.Upload.Upload == f.Ref {
-			return out
-		}
+	if u, ok := s.current.(*upload); ok && u.Ref == f.Ref {
+		return out
 	}
-	if slices.ContainsFunc(s.large, func(l *largeUpload) bool { return l.Upload.Upload == f.Ref }) {
+	if slices.ContainsFunc(s.large, func(u *upload) bool { return u.Ref == f.Ref }) {
 		return out // its last piece does
 	}
 	return append(out, Release{f.Ref})
@@ -280,7 +266,7 @@ func (s *State) repeat(out []Action) []Action {
 			out = append(out, Send{Type: transport.Program, Seq: f.Seq, Ref: f.Ref})
 		}
 	case transport.Upload:
-		s.current = again{f.Ref}
+		s.current = &upload{Upload: Upload{Ref: f.Ref}, way: repeated}
 	case transport.Free, transport.Fail, transport.Resume, transport.Checkpoint:
 	default:
 		if t := s.asked[f.Seq]; t == nil || t.guess == nil && s.tickets[t.ref] != t {

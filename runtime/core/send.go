@@ -55,7 +55,7 @@ func (s *State) next(out []Action) []Action {
 // take begins one submission.
 func (s *State) take(event Event, out []Action) []Action {
 	if small(event) {
-		s.small -= event.(Upload).Bytes
+		s.small -= event.(*upload).Bytes
 	} else {
 		s.pressing--
 	}
@@ -63,8 +63,7 @@ func (s *State) take(event Event, out []Action) []Action {
 	case *TraceClosed:
 		s.current = event
 		return append(out, Prepare{ev.Trace, s.sinceRead})
-	case Upload:
-		s.current = event
+	case *upload:
 		return s.sendUpload(ev, out)
 	case Read:
 		return s.sendRead(ev, out)
@@ -160,78 +159,4 @@ func (s *State) sendQuestion(ref Ref, what transport.Type, out []Action) []Actio
 	t.what, t.seq = what, s.nextSeq()
 	s.asked[t.seq] = t
 	return s.send(Send{Type: what, Seq: t.seq, Ref: ref}, out)
-}
-
-// sendUpload sends the bytes of an upload, or where they are in shared memory.
-func (s *State) sendUpload(u Upload, out []Action) []Action {
-	if u.From != Shared || s.history.on { // a new worker does not have the block's bytes of now
-		return s.sendBytes(u, out)
-	}
-	if _, known := s.blocks[u.Block]; known {
-		return s.sendPlace(u, out)
-	}
-	if len(s.blocks) >= s.maxBlocks {
-		return s.sendBytes(u, out)
-	}
-	s.sharing = true
-	return append(out, Send{Type: transport.Share, Seq: s.nextSeq(), Ref: u.Upload})
-}
-
-func (s *State) sendBytes(u Upload, out []Action) []Action {
-	if u.Bytes > LargeUpload {
-		return s.beginLarge(u, out)
-	}
-	return s.sendKept(sentFrame{Send: Send{Type: transport.Upload, Seq: s.nextSeq(), Ref: u.Upload}, bytes: u.Bytes}, out)
-}
-
-// sendPlace tells the worker where in a block the bytes are. The worker answers when it has read them.
-func (s *State) sendPlace(u Upload, out []Action) []Action {
-	s.current = nil
-	seq := s.nextSeq()
-	s.reading[seq] = u
-	return append(out, Send{Type: transport.UploadFrom, Seq: seq, Ref: u.Upload})
-}
-
-// sent goes on with the upload whose bytes, or whose block, were sent.
-func (s *State) sent(ev Sent, out []Action) []Action {
-	if r, ok := s.current.(again); ok {
-		if s.current = nil; s.why != nil || !s.keeps(r.upload) {
-			out = append(out, Release{r.upload})
-		}
-		return out
-	}
-	if p, ok := s.current.(piece); ok {
-		s.current = nil
-		return s.pieceSent(p, ev, out)
-	}
-	u, ok := s.current.(Upload)
-	if !ok {
-		return out
-	}
-	shared := s.sharing
-	s.sharing = false
-	switch {
-	case !shared || s.why != nil:
-		s.current = nil
-		return s.uploaded(u, out)
-	case !ev.OK:
-		return s.sendBytes(u, out)
-	}
-	s.blocks[u.Block] = struct{}{}
-	return s.sendPlace(u, out)
-}
-
-// uploaded ends an upload whose bytes are not used any more.
-func (s *State) uploaded(u Upload, out []Action) []Action {
-	if s.why != nil || !s.keeps(u.Upload) {
-		out = append(out, Release{u.Upload})
-	}
-	switch {
-	case u.From == Borrowed:
-		return s.complete(u.Ticket, s.why, out)
-	case s.why != nil:
-		return out
-	}
-	s.credits.bytes -= u.Bytes
-	return s.admitUploads(out)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mycelya/mycelya/catalogue"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 )
@@ -51,7 +52,6 @@ type simulation struct {
 	lastSeq  uint64
 	underWay int
 	allowed  int
-	bytes    uint64
 	gone     error
 	exited   bool
 
@@ -143,22 +143,13 @@ func (s *simulation) step(event Event) []Action {
 		s.perform(event, a)
 	}
 	s.noteTurns()
-	limit := uint64(MaxUploadBytes)
-	for ref, u := range s.uploads {
-		if u.From == Shared && !s.released[ref] {
-			limit = max(limit, u.Bytes) // one upload is always accepted
-		}
-	}
-	if !s.state.history.on { // otherwise they are kept longer
-		require.LessOrEqual(s, s.bytes, limit, "bytes of uploads under way")
-	}
 	if s.asleep && s.gone == nil && s.state.history.stage == steady && !s.waitsForOffer() {
 		left := uint64(0)
 		for _, ev := range s.state.queue.items[s.state.queue.first:] {
 			require.True(s, small(ev), "%#v waits, and the sender sleeps", ev)
-			left += ev.(Upload).Bytes
+			left += ev.(*upload).Bytes
 		}
-		require.LessOrEqual(s, left, uint64(maxSmall))
+		require.LessOrEqual(s, left, uint64(catalogue.UploadSmallAll))
 	}
 	return actions
 }
@@ -192,12 +183,6 @@ func (s *simulation) perform(event Event, action Action) {
 		require.False(s, s.released[a.Ref], "%v is released twice", a.Ref)
 		s.released[a.Ref] = true
 		require.NotEqual(s, s.prepare, a.Ref, "the sender uses it")
-		if u, ok := s.uploads[a.Ref]; ok && u.From != Borrowed {
-			s.bytes -= u.Bytes
-			if s.tickets[u.Ticket] != nil {
-				s.bytes += u.Bytes // it was never admitted
-			}
-		}
 	case Credit:
 		s.underWay--
 	case Failing:
@@ -370,10 +355,7 @@ func (s *simulation) complete(event Event, a Complete) {
 		require.Less(s, s.underWay, s.allowed, "there is no room")
 	case Upload:
 		require.NoError(s, a.Err)
-		if asked.From != Borrowed {
-			s.bytes += asked.Bytes
-			s.order = append(s.order, asked.Upload)
-		}
+		require.True(s, s.released[asked.Ref] || s.state.keeps(asked.Ref), "its bytes are used")
 	case Mark:
 		require.NoError(s, a.Err)
 		require.IsType(s, Next{}, event, "a mark is reached by the sender")
@@ -527,6 +509,5 @@ func (s *simulation) drain() {
 	require.Nil(s, s.halted, "the worker does not run calls, and nobody knows")
 	require.Zero(s, s.underWay)
 	require.Zero(s, s.state.credits.underWay)
-	require.Zero(s, s.state.credits.bytes)
 	require.Empty(s, s.tickets)
 }

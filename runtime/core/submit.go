@@ -3,6 +3,8 @@
 
 package core
 
+import "github.com/mycelya/mycelya/catalogue"
+
 // queue holds submissions, oldest first. It allocates only when more of them wait than ever before.
 type queue struct {
 	items []Event
@@ -35,7 +37,7 @@ func (q *queue) pop() Event {
 func (s *State) submit(ev Event, out []Action) []Action {
 	s.queue.push(ev)
 	if small(ev) {
-		s.small += ev.(Upload).Bytes
+		s.small += ev.(*upload).Bytes
 	} else {
 		s.pressing++
 	}
@@ -58,13 +60,7 @@ func (s *State) wake(out []Action) []Action {
 }
 
 // pressed says whether the sender has to take submissions from the queue.
-func (s *State) pressed() bool { return s.pressing > 0 || s.small > maxSmall }
-
-// small says whether a submission is an upload that may wait for the next submission.
-func small(ev Event) bool {
-	u, ok := ev.(Upload)
-	return ok && u.From == Copied && u.Bytes <= SmallUpload
-}
+func (s *State) pressed() bool { return s.pressing > 0 || s.small > catalogue.UploadSmallAll }
 
 func (s *State) traceClosed(ev *TraceClosed, out []Action) []Action {
 	if s.why != nil {
@@ -83,18 +79,6 @@ func (s *State) ask(ref Ref, bytes uint64, ev Event, out []Action) []Action {
 		return s.complete(ref, s.why, out)
 	}
 	return s.submit(ev, out)
-}
-
-func (s *State) upload(ev Upload, out []Action) []Action {
-	s.tickets[ev.Ticket] = &ticket{ref: ev.Ticket}
-	switch {
-	case s.why != nil:
-		return s.complete(ev.Ticket, s.why, append(out, Release{ev.Upload}))
-	case ev.From == Borrowed:
-		return s.submit(ev, out)
-	}
-	s.credits.uploads = append(s.credits.uploads, ev)
-	return s.admitUploads(out)
 }
 
 // room completes its ticket when fewer traces are under way than the credits allow.

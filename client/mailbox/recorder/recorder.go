@@ -12,9 +12,8 @@ package recorder
 
 // mailbox.c and wait.c
 extern int32_t myc_flush(int32_t, const myc_trace*, myc_error*);
-extern int32_t myc_upload(int32_t, uint64_t, const void*, uint64_t, myc_origin, uint64_t*, myc_error*);
-extern int32_t myc_upload_shared(int32_t, uint64_t, const void*, uint64_t, const myc_shared*, myc_origin, uint64_t*,
-                                 myc_error*);
+extern int32_t myc_upload(int32_t, uint64_t, const void*, uint64_t, const myc_shared*, myc_origin, uint64_t*,
+                          myc_error*);
 extern uint64_t myc_read(int32_t, const myc_view*, void*, myc_origin, myc_error*);
 extern uint64_t myc_sync(int32_t, myc_origin, myc_error*);
 extern uint64_t myc_room(int32_t, myc_origin, myc_error*);
@@ -68,7 +67,7 @@ func Upload(index int32, storage uint64, data []byte, at trace.Place) (kind int3
 	e := scratch()
 	var pending C.uint64_t
 	got := C.myc_upload(C.int32_t(index), C.uint64_t(storage), unsafe.Pointer(unsafe.SliceData(data)),
-		C.uint64_t(len(data)), origin(at), &pending, e)
+		C.uint64_t(len(data)), nil, origin(at), &pending, e)
 	return int32(got), uint64(pending), text(e)
 }
 
@@ -81,7 +80,7 @@ func UploadShared(index int32, storage, bytes uint64) (kind int32, ticket uint64
 	*count = 1
 	in := C.myc_shared{block: 7, size: C.uint64_t(bytes), offset: 16, fd: 3, readers: count}
 	var pending C.uint64_t
-	got := C.myc_upload_shared(C.int32_t(index), C.uint64_t(storage), nil, C.uint64_t(bytes), &in, origin(trace.Place{}),
+	got := C.myc_upload(C.int32_t(index), C.uint64_t(storage), nil, C.uint64_t(bytes), &in, origin(trace.Place{}),
 		&pending, e)
 	return int32(got), uint64(pending), func() uint32 { return atomic.LoadUint32((*uint32)(unsafe.Pointer(count))) }
 }

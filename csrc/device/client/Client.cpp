@@ -102,7 +102,6 @@ void LoadLocked() {
   Find(library, "myc_failure", table.failure);
   Find(library, "myc_room", table.room);
   Find(library, "myc_upload", table.upload);
-  Find(library, "myc_upload_shared", table.upload_shared);
   Find(library, "myc_forget", table.forget);
   Find(library, "myc_read", table.read);
   Find(library, "myc_sync", table.sync);

@@ -30,7 +30,6 @@ struct Client {
   myc_fn_failure failure;
   myc_fn_room room;
   myc_fn_upload upload;
-  myc_fn_upload_shared upload_shared;
   myc_fn_forget forget;
   myc_fn_read read;
   myc_fn_sync sync;

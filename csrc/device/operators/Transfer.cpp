@@ -76,12 +76,8 @@ void Upload(Storage& s, const at::Tensor& dense, bool non_blocking, Origin origi
   myc_shared from;
   uint64_t ticket = 0;
   const bool shared = non_blocking && bytes >= kShareFrom && SharePinned(data, bytes, &from);
-  if (shared) {
-    begun[device].fetch_add(1, std::memory_order_relaxed);
-    error->kind = c.upload_shared(device, s.id, data, bytes, &from, payer, &ticket, error.get());
-  } else {
-    error->kind = c.upload(device, s.id, data, bytes, payer, &ticket, error.get());
-  }
+  if (shared) begun[device].fetch_add(1, std::memory_order_relaxed);
+  error->kind = c.upload(device, s.id, data, bytes, shared ? &from : nullptr, payer, &ticket, error.get());
   if (error->kind == MYC_PENDING) {
     s.defined = true;  // also if the wait is interrupted: the worker gets the storage in any case
     if (!WaitInterruptibly(c, ticket, *error)) {
