@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -18,19 +17,18 @@ import (
 
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/worker/bounds"
 )
 
-// Bounds of the folder of crashes.
+// crashBounds are those of the folder of crashes.
+var crashBounds = bounds.Bounds{Bytes: 64 << 20, Number: 8, Counts: dumpName.MatchString, Draft: unfinished}
+
 const (
-	maxDumps     = 8
-	maxDumpBytes = 64 << 20
 	// Bounds of one crash: the bytes of its programs, and the numbers in the lists of its calls.
 	maxProgramBytes = 32 << 20
 	maxListed       = 1 << 18
 	// How long the answer to a question about the process's end may wait for the folder.
 	dumpWait = 3 * time.Second
-	// A folder that was begun so long ago will not be finished.
-	dumpAge = time.Hour
 )
 
 const (
@@ -96,7 +94,7 @@ func (s *Supervisor) crashed() func(*process) {
 				s.Log.Warn("a crash cannot be kept", "folder", s.Crashes, "error", err)
 			}
 			done <- path
-			pruneDumps(s.Crashes, time.Now())
+			_, _ = crashBounds.Trim(s.Crashes)
 		}()
 		select {
 		case p.end.Dump = <-done:
@@ -142,7 +140,7 @@ func fillDump(dir string, j *past, end *proto.EndedReply, memory io.ReaderAt, lo
 	}
 	left := uint64(maxProgramBytes)
 	for i, p := range j.programs {
-		entry := crashProgram{Key: hex.EncodeToString([]byte(p.key)), Bytes: p.bytes}
+		entry := crashProgram{Key: hex.EncodeToString(p.key[:]), Bytes: p.bytes}
 		if r := p.open(memory); r != nil && p.bytes <= left {
 			left -= p.bytes
 			entry.File = fmt.Sprintf("program-%d.pb", i)
@@ -181,7 +179,7 @@ func callLines(calls []pastCall) (string, error) {
 	listed := 0
 	for i := len(calls) - 1; i >= 0; i-- {
 		c := calls[i]
-		line := crashCall{Call: c.seq, Program: hex.EncodeToString([]byte(c.key))}
+		line := crashCall{Call: c.seq, Program: hex.EncodeToString(c.key[:])}
 		if l := c.lists; l != nil {
 			listed += len(l.Params) + len(l.Inputs) + len(l.Outputs) + len(l.Frees)
 			if listed <= maxListed {
@@ -198,44 +196,4 @@ func callLines(calls []pastCall) (string, error) {
 		lines[i] = string(text) + "\n"
 	}
 	return strings.Join(lines, ""), nil
-}
-
-// pruneDumps removes the oldest crashes until their number and their bytes are within the bounds. Other workers may use
-// the folder at the same time.
-func pruneDumps(folder string, now time.Time) {
-	entries, err := os.ReadDir(folder) // by name, so the oldest first
-	if err != nil {
-		return
-	}
-	var dumps []string
-	var sizes []int64
-	total := int64(0)
-	for _, e := range entries {
-		path := filepath.Join(folder, e.Name())
-		switch info, err := e.Info(); {
-		case err != nil || !e.IsDir():
-		case dumpName.MatchString(e.Name()):
-			n := folderBytes(path)
-			dumps, sizes, total = append(dumps, path), append(sizes, n), total+n
-		case strings.HasPrefix(e.Name(), unfinished) && now.Sub(info.ModTime()) > dumpAge:
-			_ = os.RemoveAll(path)
-		}
-	}
-	for i := 0; i < len(dumps)-1 && (len(dumps)-i > maxDumps || total > maxDumpBytes); i++ {
-		_ = os.RemoveAll(dumps[i])
-		total -= sizes[i]
-	}
-}
-
-func folderBytes(path string) (n int64) {
-	_ = filepath.WalkDir(path, func(_ string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if info, err := d.Info(); err == nil && !d.IsDir() {
-			n += info.Size()
-		}
-		return nil
-	})
-	return n
 }

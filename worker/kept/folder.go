@@ -12,8 +12,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
-	"time"
+
+	"github.com/mycelya/mycelya/worker/bounds"
 )
 
 // Kind is what a file is for. Names of different kinds have nothing to do with each other.
@@ -65,8 +65,6 @@ const DefaultUploads = 4 << 30
 type Folder struct {
 	Path    string
 	Uploads int64 // limit of the uploads in bytes: the ones that were used longest ago go
-
-	trimming sync.Mutex
 }
 
 const (
@@ -139,7 +137,8 @@ func (w *draft) Keep(kind Kind, name string) error {
 	}
 	_ = w.f.Close()
 	if kind == Upload {
-		return w.folder.trim()
+		_, err = (&bounds.Bounds{Bytes: w.folder.Uploads}).Trim(filepath.Dir(path))
+		return err
 	}
 	folder, err := os.Open(filepath.Dir(path))
 	if err != nil {
@@ -162,40 +161,9 @@ func (d *Folder) Open(kind Kind, name string) (*os.File, error) {
 	}
 	f, err := os.Open(path)
 	if err == nil && kind == Upload {
-		now := time.Now()
-		_ = os.Chtimes(path, now, now) // it is the last one to go
+		bounds.Use(path)
 	}
 	return f, missing(err)
-}
-
-// trim removes the uploads that were used longest ago, until the rest is within the limit.
-func (d *Folder) trim() error {
-	d.trimming.Lock()
-	defer d.trimming.Unlock()
-	folder := filepath.Join(d.Path, string(Upload))
-	files, err := os.ReadDir(folder)
-	if err != nil {
-		return err
-	}
-	var infos []fs.FileInfo
-	total := int64(0)
-	for _, f := range files {
-		if info, err := f.Info(); err == nil { // otherwise it has just been removed
-			infos = append(infos, info)
-			total += info.Size()
-		}
-	}
-	slices.SortFunc(infos, func(a, b fs.FileInfo) int { return a.ModTime().Compare(b.ModTime()) })
-	for _, info := range infos {
-		if total <= d.Uploads {
-			break
-		}
-		if err := os.Remove(filepath.Join(folder, info.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		total -= info.Size()
-	}
-	return nil
 }
 
 // Names implements Keeper.

@@ -6,19 +6,25 @@ package kernels
 import (
 	"bytes"
 	"crypto/sha256"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"time"
+
+	"github.com/mycelya/mycelya/worker/bounds"
 )
 
 // A file is the magic, a hash of the cubin, and the cubin. The file's name is the key, which identifies the cubin's
 // source; the hash detects damage. A new form of the file must have a new magic: files of an older form are then
 // written again.
 const magic = "mycelya cubin 1\n"
+
+const (
+	cubinEnding = ".cubin"
+	logEnding   = ".log"
+	drafts      = "new-"
+)
 
 // disk is a folder of cubins, which other processes may use at the same time. An error of the disk costs time only.
 type disk struct {
@@ -42,7 +48,7 @@ func (d *disk) path(k key, ending string) string { return filepath.Join(d.folder
 
 // read returns a cubin, nil if there is none or its file is damaged.
 func (d *disk) read(k key) []byte {
-	path := d.path(k, ".cubin")
+	path := d.path(k, cubinEnding)
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil
@@ -52,8 +58,7 @@ func (d *disk) read(k key) []byte {
 		_ = os.Remove(path)
 		return nil
 	}
-	now := time.Now()
-	_ = os.Chtimes(path, now, now) // trim removes the oldest files first
+	bounds.Use(path)
 	return rest[sha256.Size:]
 }
 
@@ -61,7 +66,7 @@ func (d *disk) read(k key) []byte {
 func (d *disk) write(k key, cubin []byte) {
 	sum := sha256.Sum256(cubin)
 	data := slices.Concat([]byte(magic), sum[:], cubin)
-	if int64(len(data)) > d.most || d.replace(d.path(k, ".cubin"), data) != nil {
+	if int64(len(data)) > d.most || d.replace(d.path(k, cubinEnding), data) != nil {
 		return
 	}
 	d.trim(int64(len(data)))
@@ -69,12 +74,12 @@ func (d *disk) write(k key, cubin []byte) {
 
 // log stores the compiler's error and the source, and returns the path.
 func (d *disk) log(k key, source string, err error) (string, error) {
-	path := d.path(k, ".log")
+	path := d.path(k, logEnding)
 	return path, d.replace(path, []byte(err.Error()+"\n"+source))
 }
 
 func (d *disk) replace(path string, data []byte) error {
-	f, err := os.CreateTemp(d.folder, "new-*")
+	f, err := os.CreateTemp(d.folder, drafts+"*")
 	if err != nil {
 		return err
 	}
@@ -91,48 +96,20 @@ func (d *disk) replace(path string, data []byte) error {
 	return err
 }
 
-// abandoned is the age from which a temporary file has no writer any more.
-const abandoned = time.Hour
-
-// trim counts added bytes. Over the limit it removes the least recently used files, down to 7/8 of the limit, so that
-// it does not run at each write.
+// trim counts added bytes, or those of the whole folder if none were added. Over the limit it leaves 7/8 of the limit,
+// so that it does not run at each write.
 func (d *disk) trim(added int64) {
 	d.lock.Lock()
 	defer d.lock.Unlock()
-	if d.bytes += added; added > 0 && d.bytes <= d.most {
-		return
-	}
-	entries, err := os.ReadDir(d.folder)
-	if err != nil {
-		return
-	}
-	var files []fs.FileInfo
-	d.bytes = 0
-	for _, e := range entries {
-		info, err := e.Info()
-		if err != nil || !info.Mode().IsRegular() {
-			continue
+	d.bytes += added
+	limit := bounds.Bounds{Bytes: d.most, Draft: drafts, Counts: func(name string) bool {
+		return strings.HasSuffix(name, cubinEnding) || strings.HasSuffix(name, logEnding)
+	}}
+	if added > 0 {
+		if d.bytes <= d.most {
+			return
 		}
-		switch name := info.Name(); {
-		case strings.HasPrefix(name, "new-"):
-			if time.Since(info.ModTime()) > abandoned {
-				_ = os.Remove(filepath.Join(d.folder, name))
-			}
-		case strings.HasSuffix(name, ".cubin"), strings.HasSuffix(name, ".log"):
-			files = append(files, info)
-			d.bytes += info.Size()
-		}
+		limit.Bytes = d.most / 8 * 7
 	}
-	if d.bytes <= d.most {
-		return
-	}
-	slices.SortFunc(files, func(a, b fs.FileInfo) int { return a.ModTime().Compare(b.ModTime()) })
-	for _, f := range files {
-		if d.bytes <= d.most/8*7 {
-			break
-		}
-		if os.Remove(filepath.Join(d.folder, f.Name())) == nil {
-			d.bytes -= f.Size()
-		}
-	}
+	d.bytes, _ = limit.Trim(d.folder)
 }
