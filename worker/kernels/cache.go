@@ -7,7 +7,6 @@
 package kernels
 
 import (
-	"container/list"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -15,6 +14,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/dgraph-io/ristretto"
 
 	"github.com/mycelya/mycelya/codegen/cuda"
 )
@@ -66,7 +67,6 @@ type Kernel struct {
 	code     any
 	bytes    int64
 	compiled time.Duration
-	used     *list.Element // in Cache.recent, unless the kernel is pending
 }
 
 // State never waits.
@@ -90,12 +90,12 @@ type Cache struct {
 	compiler func() (Compiler, error)
 	disk     *disk // nil without a folder
 
+	made *ristretto.Cache // kernels that are not pending; one that it loses is read or compiled again
+
 	lock    sync.Mutex
 	wake    *sync.Cond
-	kernels map[ID]*Kernel
+	pending map[ID]*Kernel
 	queue   []*Kernel
-	recent  *list.List // kernels that are not pending, the most recently used first
-	bytes   int64      // of the kernels in recent
 	warned  bool
 	closed  bool
 	threads sync.WaitGroup
@@ -103,7 +103,7 @@ type Cache struct {
 
 // New starts a cache's threads.
 func New(config Config) (*Cache, error) {
-	c := &Cache{config: config, kernels: map[ID]*Kernel{}, recent: list.New()}
+	c := &Cache{config: config, pending: map[ID]*Kernel{}}
 	c.compiler = sync.OnceValues(config.Compiler)
 	c.wake = sync.NewCond(&c.lock)
 	if config.Folder != "" {
@@ -112,6 +112,11 @@ func New(config Config) (*Cache, error) {
 			return nil, err
 		}
 		c.disk = d
+	}
+	var err error
+	if c.made, err = ristretto.NewCache(&ristretto.Config{NumCounters: 100_000, MaxCost: config.Memory, BufferItems: 64,
+		IgnoreInternalCost: true}); err != nil {
+		return nil, err
 	}
 	for range max(1, config.Threads) {
 		c.threads.Go(c.work)
@@ -126,6 +131,7 @@ func (c *Cache) Close() {
 	c.wake.Broadcast()
 	c.lock.Unlock()
 	c.threads.Wait()
+	c.made.Close()
 }
 
 // keyOf hashes everything that a cubin depends on, each part with its length.
@@ -145,18 +151,18 @@ func (c *Cache) keyOf(text, compiler string) key {
 func (c *Cache) Want(id ID, print func() cuda.Source) (k *Kernel, fresh bool) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
-	k, ok := c.kernels[id]
-	if !ok {
-		k = &Kernel{id: id, print: print, done: make(chan struct{})}
-		k.state.Store(uint32(Pending))
-		c.kernels[id] = k
-		c.queue = append(c.queue, k)
-		c.wake.Signal()
+	if k := c.pending[id]; k != nil {
+		return k, false
 	}
-	if k.used != nil {
-		c.recent.MoveToFront(k.used)
+	if made, ok := c.made.Get(id[:]); ok {
+		return made.(*Kernel), false
 	}
-	return k, !ok
+	k = &Kernel{id: id, print: print, done: make(chan struct{})}
+	k.state.Store(uint32(Pending))
+	c.pending[id] = k
+	c.queue = append(c.queue, k)
+	c.wake.Signal()
+	return k, true
 }
 
 func (c *Cache) work() {
@@ -245,13 +251,9 @@ func (c *Cache) finish(k *Kernel, warning string) {
 			c.config.Warn(warning)
 		}
 	}
-	k.used = c.recent.PushFront(k)
-	c.bytes += k.bytes
-	for c.bytes > c.config.Memory && c.recent.Len() > 1 {
-		old := c.recent.Remove(c.recent.Back()).(*Kernel)
-		c.bytes -= old.bytes
-		delete(c.kernels, old.id) // the next request reads or compiles it again
-	}
+	delete(c.pending, k.id)
+	c.made.Set(k.id[:], k, k.bytes)
+	c.made.Wait() // it is found from now on
 	k.state.Store(uint32(state))
 	close(k.done)
 }
