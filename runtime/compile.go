@@ -48,19 +48,12 @@ type compiler struct {
 
 const trimAfter = time.Second
 
-func newCompiler(index int, settings *Settings, frontend Frontend, m *metrics, log *slog.Logger) (*compiler, error) {
-	programs, err := newPrograms(cacheBytes)
-	if err != nil {
-		return nil, err
-	}
-	return &compiler{index: index, settings: settings, frontend: frontend, metrics: m, log: log, programs: programs,
-		trim: time.AfterFunc(math.MaxInt64, trim)}, nil
+func newCompiler(index int, settings *Settings, frontend Frontend, m *metrics, log *slog.Logger) *compiler {
+	return &compiler{index: index, settings: settings, frontend: frontend, metrics: m, log: log,
+		programs: newPrograms(cacheBytes), trim: time.AfterFunc(math.MaxInt64, trim)}
 }
 
-func (c *compiler) close() {
-	c.trim.Stop()
-	c.programs.close()
-}
+func (c *compiler) close() { c.trim.Stop() }
 
 // worker sets the worker that the programs are for.
 func (c *compiler) worker(h *proto.Hello) {
@@ -100,7 +93,7 @@ func (c *compiler) find(t *trace.Trace) (e *entry, v *variant, first *entry) {
 
 // hit notes that a variant fits a trace.
 func (c *compiler) hit(t *trace.Trace, v *variant) error {
-	c.metrics.programHits.Add(1)
+	c.metrics.ProgramHits.Add(1)
 	c.showCut(t, v.account.number, false)
 	if c.settings.Check >= 2 {
 		return c.recheck(t, v)
@@ -173,14 +166,14 @@ func trim() {
 // keep adds a new variant to the cache, and returns its entry.
 func (c *compiler) keep(t *trace.Trace, captured *trace.Captured, v *variant, e, first *entry) *entry {
 	if c.device == "cpu" { // another worker compiles the kernels, and reports how many
-		c.metrics.kernelsCompiled.Add(uint64(c.programs.newKernels(v.compiled.Program)))
+		c.metrics.KernelsCompiled.Add(uint64(c.programs.newKernels(v.compiled.Program)))
 	}
 	if e != nil && e.otherSizes(t) {
-		c.metrics.sizeMisses.Add(1)
+		c.metrics.SizeMisses.Add(1)
 	}
 	if e == nil {
 		if first != nil {
-			c.metrics.hashCollisions.Add(1)
+			c.metrics.HashCollisions.Add(1)
 		}
 		e = &entry{skeleton: slices.Clone(t.Skeleton), inputs: captured.Inputs, changed: captured.Changed,
 			ops: captured.Ops, next: first}

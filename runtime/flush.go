@@ -99,7 +99,7 @@ func (s *session) prepare(a core.Prepare) {
 
 // uncompiled is the error of a trace that has no program.
 func (s *session) uncompiled(t *closedTrace, err error) *Error {
-	s.metrics.errors.Add(1)
+	s.metrics.Errors.Add(1)
 	o := s.compiler.frontend.Origin(t.ReasonOrigin[0], t.ReasonOrigin[1])
 	where := ""
 	if o.File != "" {

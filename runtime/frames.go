@@ -34,7 +34,7 @@ func (s *session) sendFrame(a core.Send) {
 		s.write(a, nil, &proto.Unshare{Block: a.Block}, nil)
 	case transport.Read:
 		if g, ok := a.Ref.(core.Guess); ok {
-			s.metrics.guesses.Add(1)
+			s.metrics.Guesses.Add(1)
 			s.hold(a, s.metrics.bill.at(trace.Place{}), guessMessage(g), nil)
 			return
 		}
@@ -66,9 +66,9 @@ func (s *session) sendFrame(a core.Send) {
 // sendProgram sends a program that the worker does not have.
 func (s *session) sendProgram(a core.Send, c *call) {
 	if a.Again {
-		s.metrics.programsResent.Add(1)
+		s.metrics.ProgramsResent.Add(1)
 	}
-	s.metrics.programBytes.Add(s.write(a, c.by, &proto.Program{Key: c.variant.key[:], Words: c.variant.packed}, nil))
+	s.metrics.ProgramBytes.Add(s.write(a, c.by, &proto.Program{Key: c.variant.key[:], Words: c.variant.packed}, nil))
 }
 
 // sendCall sends a whole call, or its difference from the last call of the program. A worker that has forgotten the
@@ -103,7 +103,7 @@ func (v *variant) differing(seq uint64, m *proto.Call, life int) *proto.Call {
 
 func (s *session) sendQuestion(a core.Send, t *Ticket, m protobuf.Message) {
 	if !t.view.Ahead {
-		s.metrics.roundTrips.Add(1)
+		s.metrics.RoundTrips.Add(1)
 		t.by.roundTrips.Add(1)
 	}
 	s.write(a, t.by, m, nil)
@@ -128,7 +128,7 @@ func (s *session) flushHeld() {
 	}
 	sent, err := s.conn.Flush()
 	if sent {
-		s.metrics.messagesSent.Add(1)
+		s.metrics.MessagesSent.Add(1)
 	}
 	if err != nil {
 		s.notSent(fmt.Errorf("sending: %w", err))

@@ -214,7 +214,7 @@ func (s *session) nextCheckpoint(timer **time.Timer, every time.Duration) {
 // replace performs core.Replace: it tells the user, and ends the lost worker's connection.
 func (s *session) replace(why error) {
 	if s.paused() == nil {
-		s.metrics.replaced.Add(1)
+		s.metrics.Replaced.Add(1)
 		what, _, _ := strings.Cut(why.Error(), " All tensors on it are gone.")
 		s.log.Warn("another worker goes on from the last checkpoint", "because", what)
 	}

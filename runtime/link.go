@@ -44,7 +44,7 @@ func (w *linkWatch) notice(n link.Notice) {
 	log := w.s.log
 	switch {
 	case n.Up:
-		w.s.metrics.reconnects.Add(1)
+		w.s.metrics.Reconnects.Add(1)
 		if w.stop != nil {
 			w.stop()
 			w.stop = nil

@@ -84,12 +84,9 @@ type session struct {
 }
 
 func newSession(index int, paths Paths, settings *Settings, frontend Frontend, m *metrics,
-	notes *profile, p provider.Provider, mailbox Mailbox, tickets *tickets) (*session, error) {
+	notes *profile, p provider.Provider, mailbox Mailbox, tickets *tickets) *session {
 	log := settings.Log.With("device", index)
-	c, err := newCompiler(index, settings, frontend, m, log)
-	if err != nil {
-		return nil, err
-	}
+	c := newCompiler(index, settings, frontend, m, log)
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &session{index: index, name: transport.NewSessionName(), paths: paths, settings: settings, metrics: m,
 		profile: notes,
@@ -99,7 +96,7 @@ func newSession(index int, paths Paths, settings *Settings, frontend Frontend, m
 		core:   core.New(c.explain)}
 	s.credits.OnWay.Store(0)
 	s.credits.Allowed.Store(core.MaxCalls)
-	return s, nil
+	return s
 }
 
 // open has the mailbox take items, and begins the sender.
@@ -175,7 +172,7 @@ func (s *session) perform(action core.Action) {
 	case core.Complete:
 		a.Ticket.(*Ticket).end(a.Err)
 	case core.Give:
-		s.metrics.guessed.Add(1)
+		s.metrics.Guessed.Add(1)
 		t := a.Ticket.(*Ticket)
 		copy(t.dst, a.Data)
 		t.end(nil)

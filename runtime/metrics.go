@@ -5,6 +5,8 @@ package runtime
 
 import (
 	"encoding/json"
+	"reflect"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -15,44 +17,56 @@ import (
 
 // metrics has the counters of all sessions since the last reset.
 type metrics struct {
-	cuts           [catalogue.NumCuts]atomic.Uint64
-	programHits    atomic.Uint64
-	programMisses  atomic.Uint64
-	sizeMisses     atomic.Uint64
-	hashCollisions atomic.Uint64
-	programsResent atomic.Uint64
-	messagesSent   atomic.Uint64
-	bytesSent      atomic.Uint64
-	programBytes   atomic.Uint64
-	uploadBytes    atomic.Uint64
-	uploadShared   atomic.Uint64
-	// Bytes that did not have to be sent: the worker had kept them, or compression has made them fewer.
-	uploadDeduped    atomic.Uint64
-	uploadCompressed atomic.Uint64
-	bytesReceived    atomic.Uint64
-	roundTrips       atomic.Uint64
-	guesses          atomic.Uint64 // reads that were sent before a caller asked
-	guessed          atomic.Uint64 // reads that one of them has answered
-	stalls           atomic.Uint64
-	stallNanosecond  atomic.Int64
-	compileNanosec   atomic.Int64
-	kernelsCompiled  atomic.Uint64
-	kernelsCached    atomic.Uint64
-	kernelsNanosec   atomic.Uint64
-	kernelsLaunched  atomic.Uint64
-	fusedOps         atomic.Uint64
-	groupsFused      atomic.Uint64
-	groupsWaiting    atomic.Uint64
-	groupsUnfused    atomic.Uint64
-	groupsTried      atomic.Uint64
-	groupsWrong      atomic.Uint64
-	indexWaits       atomic.Uint64
-	weightsFetched   atomic.Uint64 // bytes that workers have fetched over their networks
-	weightsCached    atomic.Uint64 // bytes of weights that they had on their disks
-	reconnects       atomic.Uint64
-	replaced         atomic.Uint64
-	errors           atomic.Uint64
-	bill             bill
+	cuts [catalogue.NumCuts]atomic.Uint64
+	counters
+	bill bill
+}
+
+// counters are the metrics that are one number each, with their public names. Those in seconds count nanoseconds.
+type counters struct {
+	ProgramHits      atomic.Uint64 `json:"program_hits"`
+	ProgramMisses    atomic.Uint64 `json:"program_misses"`
+	SizeMisses       atomic.Uint64 `json:"size_misses"`
+	HashCollisions   atomic.Uint64 `json:"hash_collisions"`
+	ProgramsResent   atomic.Uint64 `json:"programs_resent"`
+	KernelsCompiled  atomic.Uint64 `json:"kernels_compiled"`
+	KernelsCached    atomic.Uint64 `json:"kernels_cached"`
+	KernelsLaunched  atomic.Uint64 `json:"kernels_launched"`
+	FusedOps         atomic.Uint64 `json:"fused_ops"`
+	GroupsFused      atomic.Uint64 `json:"groups_fused"`
+	GroupsWaiting    atomic.Uint64 `json:"groups_waiting"`
+	GroupsUnfused    atomic.Uint64 `json:"groups_unfused"`
+	GroupsTried      atomic.Uint64 `json:"groups_tried"`
+	GroupsWrong      atomic.Uint64 `json:"groups_wrong"`
+	IndexWaits       atomic.Uint64 `json:"index_waits"`
+	MessagesSent     atomic.Uint64 `json:"messages_sent"`
+	BytesSent        atomic.Uint64 `json:"bytes_sent"`
+	ProgramBytes     atomic.Uint64 `json:"program_bytes_sent"`
+	UploadBytes      atomic.Uint64 `json:"upload_bytes"`
+	UploadShared     atomic.Uint64 `json:"upload_bytes_shared"`
+	UploadDeduped    atomic.Uint64 `json:"upload_bytes_deduped"`    // not sent: the worker had kept them
+	UploadCompressed atomic.Uint64 `json:"upload_bytes_compressed"` // not sent: compression has made them fewer
+	WeightsFetched   atomic.Uint64 `json:"weights_bytes_fetched"`   // that workers have fetched over their networks
+	WeightsCached    atomic.Uint64 `json:"weights_bytes_cached"`    // of weights that they had on their disks
+	BytesReceived    atomic.Uint64 `json:"bytes_received"`
+	RoundTrips       atomic.Uint64 `json:"round_trips"`
+	Guesses          atomic.Uint64 `json:"reads_guessed"`  // reads that were sent before a caller asked
+	Guessed          atomic.Uint64 `json:"reads_answered"` // reads that one of them has answered
+	Stalls           atomic.Uint64 `json:"stalls"`
+	Reconnects       atomic.Uint64 `json:"reconnects"`
+	Replaced         atomic.Uint64 `json:"workers_replaced"`
+	Errors           atomic.Uint64 `json:"errors"`
+	CompileTime      atomic.Uint64 `json:"compile_seconds"`
+	KernelsTime      atomic.Uint64 `json:"kernels_seconds"`
+	StallTime        atomic.Uint64 `json:"stall_seconds"`
+}
+
+// each visits the counters.
+func (c *counters) each(visit func(name string, n *atomic.Uint64)) {
+	v := reflect.ValueOf(c).Elem()
+	for i := range v.NumField() {
+		visit(v.Type().Field(i).Tag.Get("json"), v.Field(i).Addr().Interface().(*atomic.Uint64))
+	}
 }
 
 // Each of these counts something in total and, unless by is nil, for a place.
@@ -66,18 +80,18 @@ func (m *metrics) cut(reason uint32, by *charge) {
 
 // sent counts a message, or the last frame of one.
 func (m *metrics) sent(bytes uint64, by *charge) {
-	m.messagesSent.Add(1)
+	m.MessagesSent.Add(1)
 	m.held(bytes, by)
 }
 
 // held counts a frame that is sent in one message with the next one.
 func (m *metrics) held(bytes uint64, by *charge) {
-	m.bytesSent.Add(bytes)
+	m.BytesSent.Add(bytes)
 	m.payer(by).sent.Add(bytes)
 }
 
 func (m *metrics) received(bytes uint64, by *charge) {
-	m.bytesReceived.Add(bytes)
+	m.BytesReceived.Add(bytes)
 	m.payer(by).received.Add(bytes)
 }
 
@@ -90,7 +104,7 @@ func (m *metrics) payer(by *charge) *charge {
 }
 
 func (m *metrics) uploaded(bytes uint64, by *charge) {
-	m.uploadBytes.Add(bytes)
+	m.UploadBytes.Add(bytes)
 	by.uploaded.Add(bytes)
 }
 
@@ -99,35 +113,34 @@ func (m *metrics) kernels(k *proto.Kernels) {
 	if k == nil {
 		return
 	}
-	m.groupsFused.Add(uint64(k.Groups))
-	m.groupsWaiting.Add(uint64(k.Waiting))
-	m.groupsUnfused.Add(uint64(k.Unfused))
-	m.groupsTried.Add(uint64(k.Tried))
-	m.groupsWrong.Add(uint64(k.Wrong))
-	m.indexWaits.Add(uint64(k.Waits))
-	m.kernelsLaunched.Add(uint64(k.Launched))
-	m.fusedOps.Add(uint64(k.Ops))
-	m.kernelsCompiled.Add(uint64(k.Compiled))
-	m.kernelsCached.Add(uint64(k.Cached))
-	m.kernelsNanosec.Add(k.CompileNanoseconds)
+	m.GroupsFused.Add(uint64(k.Groups))
+	m.GroupsWaiting.Add(uint64(k.Waiting))
+	m.GroupsUnfused.Add(uint64(k.Unfused))
+	m.GroupsTried.Add(uint64(k.Tried))
+	m.GroupsWrong.Add(uint64(k.Wrong))
+	m.IndexWaits.Add(uint64(k.Waits))
+	m.KernelsLaunched.Add(uint64(k.Launched))
+	m.FusedOps.Add(uint64(k.Ops))
+	m.KernelsCompiled.Add(uint64(k.Compiled))
+	m.KernelsCached.Add(uint64(k.Cached))
+	m.KernelsTime.Add(k.CompileNanoseconds)
 }
 
 func (m *metrics) compiled(took time.Duration, by *charge) {
-	m.programMisses.Add(1)
-	m.compileNanosec.Add(int64(took))
+	m.ProgramMisses.Add(1)
+	m.CompileTime.Add(uint64(took))
 	by.compiled.Add(1)
 }
 
 // waited counts waits for the worker that did not end at once, and their time.
 func (m *metrics) waited(waits uint64, took time.Duration, by *charge) {
-	m.stalls.Add(waits)
+	m.Stalls.Add(waits)
 	by.stalls.Add(waits)
-	m.stallNanosecond.Add(int64(took))
+	m.StallTime.Add(uint64(took))
 	by.stalled.Add(int64(took))
 }
 
-// JSON is the metrics as an object, with what the devices' links have measured. Counters of features that this version
-// does not have are 0.
+// JSON is the metrics as an object, with what the devices' links have measured.
 func (m *metrics) JSON(links map[int32]any) []byte {
 	cuts := map[string]uint64{}
 	for i := range m.cuts {
@@ -135,45 +148,13 @@ func (m *metrics) JSON(links map[int32]any) []byte {
 			cuts[catalogue.Cuts[i].Name] = n
 		}
 	}
-	b, err := json.Marshal(map[string]any{
-		"cuts":                    cuts,
-		"program_hits":            m.programHits.Load(),
-		"program_misses":          m.programMisses.Load(),
-		"size_misses":             m.sizeMisses.Load(),
-		"hash_collisions":         m.hashCollisions.Load(),
-		"programs_resent":         m.programsResent.Load(),
-		"compile_seconds":         time.Duration(m.compileNanosec.Load()).Seconds(),
-		"kernels_compiled":        m.kernelsCompiled.Load(),
-		"kernels_cached":          m.kernelsCached.Load(),
-		"kernels_seconds":         time.Duration(m.kernelsNanosec.Load()).Seconds(),
-		"kernels_launched":        m.kernelsLaunched.Load(),
-		"fused_ops":               m.fusedOps.Load(),
-		"groups_fused":            m.groupsFused.Load(),
-		"groups_waiting":          m.groupsWaiting.Load(),
-		"groups_unfused":          m.groupsUnfused.Load(),
-		"groups_tried":            m.groupsTried.Load(),
-		"groups_wrong":            m.groupsWrong.Load(),
-		"index_waits":             m.indexWaits.Load(),
-		"messages_sent":           m.messagesSent.Load(),
-		"bytes_sent":              m.bytesSent.Load(),
-		"program_bytes_sent":      m.programBytes.Load(),
-		"upload_bytes":            m.uploadBytes.Load(),
-		"upload_bytes_shared":     m.uploadShared.Load(),
-		"upload_bytes_deduped":    m.uploadDeduped.Load(),
-		"upload_bytes_compressed": m.uploadCompressed.Load(),
-		"weights_bytes_fetched":   m.weightsFetched.Load(),
-		"weights_bytes_cached":    m.weightsCached.Load(),
-		"bytes_received":          m.bytesReceived.Load(),
-		"round_trips":             m.roundTrips.Load(),
-		"reads_guessed":           m.guesses.Load(),
-		"reads_answered":          m.guessed.Load(),
-		"stalls":                  m.stalls.Load(),
-		"stall_seconds":           time.Duration(m.stallNanosecond.Load()).Seconds(),
-		"reconnects":              m.reconnects.Load(),
-		"workers_replaced":        m.replaced.Load(),
-		"errors":                  m.errors.Load(),
-		"links":                   links,
+	out := map[string]any{"cuts": cuts, "links": links}
+	m.each(func(name string, n *atomic.Uint64) {
+		if out[name] = n.Load(); strings.HasSuffix(name, "_seconds") {
+			out[name] = time.Duration(n.Load()).Seconds()
+		}
 	})
+	b, err := json.Marshal(out)
 	if err != nil {
 		panic("BUG: metrics don't encode: " + err.Error())
 	}
@@ -184,17 +165,6 @@ func (m *metrics) reset() {
 	for i := range m.cuts {
 		m.cuts[i].Store(0)
 	}
-	for _, c := range []*atomic.Uint64{&m.programHits, &m.programMisses, &m.sizeMisses, &m.hashCollisions,
-		&m.programsResent, &m.messagesSent, &m.bytesSent, &m.programBytes, &m.uploadBytes, &m.uploadShared,
-		&m.uploadDeduped, &m.uploadCompressed, &m.weightsFetched, &m.weightsCached,
-		&m.bytesReceived, &m.roundTrips, &m.guesses, &m.guessed, &m.stalls,
-		&m.kernelsCompiled, &m.kernelsCached, &m.kernelsNanosec,
-		&m.kernelsLaunched, &m.fusedOps, &m.groupsFused, &m.groupsWaiting, &m.groupsUnfused, &m.groupsTried,
-		&m.groupsWrong, &m.indexWaits, &m.reconnects, &m.replaced,
-		&m.errors} {
-		c.Store(0)
-	}
+	m.each(func(_ string, n *atomic.Uint64) { n.Store(0) })
 	m.bill.reset()
-	m.stallNanosecond.Store(0)
-	m.compileNanosec.Store(0)
 }

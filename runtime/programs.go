@@ -5,17 +5,15 @@ package runtime
 
 import (
 	"encoding/binary"
-	"fmt"
 	"hash/fnv"
 	"io"
 	"slices"
 	"sync"
 
-	"github.com/dgraph-io/ristretto"
-
 	"github.com/mycelya/mycelya/codegen"
 	"github.com/mycelya/mycelya/ir/cost"
 	"github.com/mycelya/mycelya/program"
+	"github.com/mycelya/mycelya/program/lru"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/trace"
 )
@@ -56,81 +54,45 @@ type variant struct {
 }
 
 // programs is a session's cache of entries by key. It is used from one goroutine.
-//
-// A full cache rejects an entry that was found less often than the entries that it has. Without newest, each step of a
-// new loop would compile the loop's program again.
 type programs struct {
-	cache  *ristretto.Cache
-	newest map[[2]uint64]stored // what was stored last, also if the cache has rejected it
-	order  [][2]uint64          // the keys of newest, oldest first
-	bytes  int64                // of newest
-	room   int64                // the bound of bytes; one entry may exceed it
+	entries *lru.Cache[[2]uint64, *entry] // the first one of each key
 	// Number of the next variant; never used twice, so that a forgotten program can't be taken for a new one.
 	next uint32
-	// Hashes of the kernels of all programs so far.
-	kernels map[[16]byte]struct{}
+	// Hashes of the kernels of the last programs.
+	kernels *lru.Cache[[16]byte, bool]
 }
 
-// stored is the first entry of a key, and the memory of all entries of the key.
-type stored struct {
-	first *entry
-	bytes int64
+const (
+	// cacheBytes bounds the memory of the skeletons and programs that a session keeps, as size.go measures it. It is
+	// half of the client's leastMemory: the other half is for garbage. A step of 2,000 ops takes about 1 MiB.
+	cacheBytes = 256 << 20
+	// Most hashes of kernels; each takes about 200 bytes.
+	mostKernels = 1 << 14
+)
+
+func newPrograms(bytes int64) *programs {
+	return &programs{entries: lru.New[[2]uint64, *entry](bytes, nil), kernels: lru.New[[16]byte, bool](mostKernels, nil)}
 }
 
-// cacheBytes bounds the memory of the skeletons and programs that a session keeps, as size.go measures it. It is half
-// of the client's leastMemory: the other half is for garbage. A step of 2,000 ops takes about 1 MiB.
-const cacheBytes = 256 << 20
-
-func newPrograms(bytes int64) (*programs, error) {
-	room := bytes / 8
-	c, err := ristretto.NewCache(&ristretto.Config{NumCounters: 100_000, MaxCost: bytes - room, BufferItems: 64,
-		IgnoreInternalCost: true})
-	if err != nil {
-		return nil, fmt.Errorf("making the program cache: %w", err)
-	}
-	return &programs{
-		cache: c, room: room, newest: map[[2]uint64]stored{}, kernels: map[[16]byte]struct{}{},
-	}, nil
-}
-
-func (p *programs) close() { p.cache.Close() }
-
-// newKernels counts the kernels of a program that no program before it had.
+// newKernels counts the kernels of a program that the last programs did not have.
 func (p *programs) newKernels(of *program.Program) int {
 	n := 0
 	for _, k := range of.Kernels {
 		h := fnv.New128a()
 		_, _ = io.WriteString(h, k.String())
 		key := [16]byte(h.Sum(nil))
-		if _, ok := p.kernels[key]; !ok {
-			p.kernels[key] = struct{}{}
+		if !p.kernels.Get(key) {
+			p.kernels.Put(key, true, 1)
 			n++
 		}
 	}
 	return n
 }
 
-func cacheKey(key [2]uint64) string {
-	var b [16]byte
-	binary.LittleEndian.PutUint64(b[:], key[0])
-	binary.LittleEndian.PutUint64(b[8:], key[1])
-	return string(b[:])
-}
-
 // find returns the entry of a trace's skeleton, nil if there is none, and the first entry under its key. The hash is
 // only a hint: the words are compared each time, which costs less than copying them.
 func (p *programs) find(t *trace.Trace) (e, first *entry) {
-	key := cacheKey(t.Key)
-	v, cached := p.cache.Get(key)
-	if cached {
-		first = v.(*entry)
-	} else {
-		one := p.newest[t.Key]
-		if first = one.first; first == nil {
-			return nil, nil
-		}
-		p.cache.Set(key, first, one.bytes) // it has been found once more
-	}
+	first = p.entries.Get(t.Key)
 	for e = first; e != nil; e = e.next {
 		if slices.Equal(e.skeleton, t.Skeleton) {
 			return e, first
@@ -139,30 +101,13 @@ func (p *programs) find(t *trace.Trace) (e, first *entry) {
 	return nil, first
 }
 
-// store puts an entry before the others with its key, or counts the growth of an entry that is there.
+// store keeps the entries of a trace's key, of which an entry is new or has grown.
 func (p *programs) store(t *trace.Trace, first *entry) {
-	cost := int64(0)
+	bytes := int64(0)
 	for e := first; e != nil; e = e.next {
-		cost += e.bytes()
+		bytes += e.bytes()
 	}
-	p.forget(t.Key)
-	p.newest[t.Key] = stored{first, cost}
-	p.order = append(p.order, t.Key)
-	for p.bytes += cost; p.bytes > p.room && len(p.order) > 1; {
-		p.forget(p.order[0])
-	}
-	p.cache.Set(cacheKey(t.Key), first, cost)
-	p.cache.Wait()
-}
-
-// forget removes an entry from the newest.
-func (p *programs) forget(key [2]uint64) {
-	if old, known := p.newest[key]; known {
-		p.bytes -= old.bytes
-		delete(p.newest, key)
-		at := slices.Index(p.order, key)
-		p.order = slices.Delete(p.order, at, at+1)
-	}
+	p.entries.Put(t.Key, first, bytes)
 }
 
 // needs reports, by local number, which storages must hold results of the trace: those that are changed and still held.

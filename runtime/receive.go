@@ -142,7 +142,7 @@ func (s *session) account(c *call, life int, m *proto.Done) {
 		s.showCall(c, m.Times)
 	}
 	if m.Failed > 0 {
-		s.metrics.errors.Add(uint64(m.Failed))
+		s.metrics.Errors.Add(uint64(m.Failed))
 	}
 }
 

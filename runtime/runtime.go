@@ -77,10 +77,7 @@ func (r *Runtime) Open(index int32, paths Paths, environment []string) error {
 		return &Error{Kind: KindRuntime, Text: fmt.Sprintf("mycelya:%d cannot be opened: %v. %s", index, err,
 			process.Advice(err, "Please report this."))}
 	}
-	s, err := newSession(int(index), paths, r.settings, r.frontend, &r.metrics, &r.profile, p, box, &r.tickets)
-	if err != nil {
-		return err
-	}
+	s := newSession(int(index), paths, r.settings, r.frontend, &r.metrics, &r.profile, p, box, &r.tickets)
 	s.first, s.find = first, r.session
 	s.open()
 	r.sessions[index] = s

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	goruntime "runtime"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -71,10 +70,7 @@ func TestProgramsStayWithinTheirBound(t *testing.T) {
 	require.NoError(t, err)
 	const bound, count = 4 << 20, 600
 	before := live()
-	p, err := newPrograms(bound)
-	require.NoError(t, err)
-	defer p.close()
-	overhead := live() - before // of an empty cache
+	p := newPrograms(bound)
 	total := int64(0)
 	for i := range count {
 		c, err := codegen.Compile(g, codegen.Options{Kernels: true})
@@ -88,46 +84,8 @@ func TestProgramsStayWithinTheirBound(t *testing.T) {
 		total += e.bytes()
 	}
 	require.Greater(t, total, int64(8*bound))
-	grown := live() - before - overhead
+	grown := live() - before
+	goruntime.KeepAlive(p)
 	require.Greater(t, grown, int64(bound/2))
-	require.Less(t, grown, int64(bound+bound/8))
-}
-
-// TestANewProgramIsFoundInAFullCache stores programs in a cache that is full of programs that were found often. A loop
-// must find its own from the second step on.
-func TestANewProgramIsFoundInAFullCache(t *testing.T) {
-	p, err := newPrograms(1 << 20)
-	require.NoError(t, err)
-	defer p.close()
-	made := func(i int) *trace.Trace {
-		return &trace.Trace{Key: [2]uint64{uint64(i), 1}, Skeleton: make([]uint64, 2000)}
-	}
-	for i := range 100 {
-		one := made(i)
-		p.store(one, &entry{skeleton: one.Skeleton})
-		for range 100 {
-			p.find(one)
-		}
-	}
-	for i := 100; i < 105; i++ {
-		one := made(i)
-		p.store(one, &entry{skeleton: one.Skeleton})
-	}
-	for range 100 {
-		for i := 100; i < 105; i++ {
-			e, _ := p.find(made(i))
-			require.NotNil(t, e, "program %d", i)
-		}
-	}
-	// They stay when others are new. The cache counts in the background, and not all of many calls at once.
-	require.Eventually(t, func() bool {
-		all := true
-		for i := 100; i < 105; i++ {
-			p.find(made(i))
-			_, cached := p.cache.Get(cacheKey(made(i).Key))
-			all = all && cached
-		}
-		return all
-	}, time.Minute, time.Microsecond)
-	require.LessOrEqual(t, p.bytes, p.room)
+	require.Less(t, grown, int64(bound+bound/16))
 }

@@ -118,7 +118,7 @@ func (s *session) sendUpload(a core.Send, u *Upload) {
 		defer func() { s.do(sent) }() // also if the send panics: the upload's owner waits for it
 		sent.OK = s.share(a.Seq, u)
 	case transport.UploadFrom:
-		s.metrics.uploadShared.Add(n)
+		s.metrics.UploadShared.Add(n)
 		s.write(a, u.by, &proto.UploadFrom{Storage: u.Storage, Block: u.Shared.Block, Offset: u.Shared.Offset, Bytes: n}, nil)
 	case transport.Upload:
 		sent := core.Sent{Seq: a.Seq}
@@ -187,7 +187,7 @@ func (s *session) compress(u *Upload, rest []byte) (protobuf.Message, []byte) {
 		u.ratio, u.skip = 0, retryAfter
 		return nil, rest
 	}
-	s.metrics.uploadCompressed.Add(uint64(len(rest) - len(small)))
+	s.metrics.UploadCompressed.Add(uint64(len(rest) - len(small)))
 	return &proto.Piece{Bytes: uint64(len(rest))}, small
 }
 
@@ -225,7 +225,7 @@ func (s *session) pieceBytes(u *Upload) int {
 // sendOffer tells the worker the hash of a large upload's bytes.
 func (s *session) sendOffer(a core.Send, u *Upload) {
 	u.offered = u.sent
-	s.metrics.roundTrips.Add(1)
+	s.metrics.RoundTrips.Add(1)
 	s.write(a, u.by, &proto.Offer{Hash: u.hashing.hash, Source: u.hashing.source}, nil)
 }
 
@@ -234,7 +234,7 @@ func (s *session) settle(a core.Send, u *Upload) {
 	if a.Again {
 		u.sent = u.offered
 	} else {
-		s.metrics.uploadDeduped.Add(uint64(len(u.Data) - u.sent))
+		s.metrics.UploadDeduped.Add(uint64(len(u.Data) - u.sent))
 		s.sent(u, len(u.Data)-u.sent)
 	}
 	s.write(a, u.by, &proto.Settle{Again: a.Again}, nil)

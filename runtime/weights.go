@@ -136,10 +136,10 @@ func (f *fetch) report(s *session, m *proto.Fetching) {
 		f.over = f.err != nil
 	}
 	if m.Fetched > old.GetFetched() {
-		s.metrics.weightsFetched.Add(m.Fetched - old.GetFetched())
+		s.metrics.WeightsFetched.Add(m.Fetched - old.GetFetched())
 	}
 	if m.End && m.Done > m.Fetched {
-		s.metrics.weightsCached.Add(m.Done - m.Fetched)
+		s.metrics.WeightsCached.Add(m.Done - m.Fetched)
 	}
 	if !m.End { // otherwise the ticket's end follows, with its error
 		f.tell()

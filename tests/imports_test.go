@@ -50,9 +50,10 @@ var matrix = map[string][]string{
 	"codegen/cuda":            {"catalogue", "kernel"},
 	"codegen/bind":            {"catalogue", "codegen/cuda", "kernel", "program"},
 	"program":                 {"catalogue", "kernel"},
+	"program/lru":             {}, // programs within a bound of bytes
 	"proto":                   {"catalogue", "proto/..."},
-	"runtime": {"catalogue", "ir", "ir/cost", "trace", "passes", "codegen/...", "kernel", "program", "proto/...",
-		"runtime/..."},
+	"runtime": {"catalogue", "ir", "ir/cost", "trace", "passes", "codegen/...", "kernel", "program/...",
+		"proto/...", "runtime/..."},
 	"runtime/compare": {"catalogue", "ir", "ir/decomp"}, // the program of MYCELYA_CHECK=3
 	"runtime/dump": {"catalogue", "ir", "ir/cost", "passes/...", "codegen/...", "kernel", "program",
 		"proto/..."},
@@ -60,7 +61,7 @@ var matrix = map[string][]string{
 	"runtime/provider":              {"catalogue", "proto", "proto/link", "proto/transport", "runtime/provider/..."},
 	"runtime/provider/providers":    {"catalogue", "runtime/provider/..."},
 	"runtime/provider/providertest": {"catalogue", "proto/...", "runtime/provider/..."},
-	"worker":                        {"catalogue", "worker/...", "program", "proto/...", "codegen/...", "kernel"},
+	"worker":                        {"catalogue", "worker/...", "program/...", "proto/...", "codegen/...", "kernel"},
 	"worker/hub":                    {"worker/kept"},
 	"worker/cmd":                    {"..."},
 	"worker/ref":                    {"catalogue", "worker", "program", "proto/...", "kernel", "ir", "ir/eval"},

@@ -26,12 +26,12 @@ type past struct {
 
 type pastCall struct {
 	seq   uint64
-	key   string
+	key   programKey
 	lists *proto.Call // nil: they are not known
 }
 
 type pastProgram struct {
-	key       string
+	key       programKey
 	number    uint64
 	at, bytes uint64 // in the room
 }
@@ -58,7 +58,7 @@ func readJournal(memory io.ReaderAt) (*past, error) {
 	if out.about, err = readAbout(head); err != nil {
 		return nil, err
 	}
-	n, chains := head[0], map[string]chain{}
+	n, chains := head[0], map[programKey]chain{}
 	for i := min(n, journalCalls-1); i > 0; i-- { // the process may have been writing over the one before these
 		w := callIn(head, log, n, n-i)
 		if w == nil {
@@ -117,8 +117,8 @@ func callIn(head, log []uint64, n, i uint64) []uint64 {
 }
 
 // decodePast decodes a call of the log, and notes its lists as those of its program's last call.
-func decodePast(w []uint64, chains map[string]chain) (pastCall, pastProgram) {
-	key := string(bytesOf(w[4:7])[:proto.KeyBytes])
+func decodePast(w []uint64, chains map[programKey]chain) (pastCall, pastProgram) {
+	key := programKey(bytesOf(w[4:7]))
 	call := pastCall{seq: w[0], key: key}
 	before, known := chains[key]
 	delete(chains, key)

@@ -121,10 +121,10 @@ func (k *keptCrash) program(t testing.TB, dir string, i int) *proto.Program {
 	require.Len(t, b, k.Programs[i].Bytes)
 	key, words, err := worker.Decode(b)
 	require.NoError(t, err)
-	require.Equal(t, k.Programs[i].Key, hex.EncodeToString([]byte(key)))
+	require.Equal(t, k.Programs[i].Key, hex.EncodeToString(key[:]))
 	_, err = program.Parse(words)
 	require.NoError(t, err)
-	return &proto.Program{Key: []byte(key), Words: program.Pack(words)}
+	return &proto.Program{Key: key[:], Words: program.Pack(words)}
 }
 
 // call is a call of a crash as a message.

@@ -154,7 +154,7 @@ func (j *Journal) call(seq uint64, p *loaded, sent, all *proto.Call) {
 		last.seq = 0 // no call differs from it
 	}
 	w[0], w[1], w[2], w[3], w[6] = seq, last.number, 8*last.span.at, last.bytes, 0
-	copy(bytesOf(w[4:7]), p.key)
+	copy(bytesOf(w[4:7]), p.key[:])
 	i := 1 + n%journalCalls*2
 	j.head[i], j.head[i+1] = j.end-uint64(len(w)), uint64(len(w))
 	atomic.StoreUint64(&j.head[0], n+1)

@@ -18,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/worker/bounds"
 )
 
 // newJournal makes a journal, and returns the file of its memory.
@@ -61,7 +62,7 @@ func TestJournalKeepsTheLastCalls(t *testing.T) {
 		longest := rapid.SampledFrom([]int{4, 100, 3000}).Draw(t, "longest")
 		callers := make([]*caller, rapid.IntRange(1, 12).Draw(t, "programs"))
 		for i := range callers {
-			callers[i] = &caller{p: loaded{key: fmt.Sprintf("%020d", i)}}
+			callers[i] = &caller{p: loaded{key: programKey{byte(i)}}}
 			callers[i].p.noted = j.program(bytes.Repeat([]byte{byte(i)}, 1+i))
 		}
 		n := func(name string) []uint64 {
@@ -127,7 +128,7 @@ func TestJournalKeepsTheLastCalls(t *testing.T) {
 // TestJournalOfLongCalls: the last calls are whole, and a call that is too long is there without its lists.
 func TestJournalOfLongCalls(t *testing.T) {
 	j, f := newJournal(t)
-	c := &caller{p: loaded{key: fmt.Sprintf("%020d", 1)}}
+	c := &caller{p: loaded{key: programKey{byte(1)}}}
 	for seq := range uint64(100) {
 		params := make([]uint64, largestCall-1)
 		for i := range params {
@@ -169,13 +170,13 @@ func TestRoomOfAJournal(t *testing.T) {
 			}
 		}
 		for i, p := range programs {
-			r := pastProgram{"", p.number, 8 * p.span.at, p.bytes}.open(f)
+			r := pastProgram{programKey{}, p.number, 8 * p.span.at, p.bytes}.open(f)
 			require.NotNil(t, r)
 			text, err := io.ReadAll(r)
 			require.NoError(t, err)
 			require.Equal(t, []byte{i, i}, []byte{text[0], text[len(text)-1]})
 			j.forget(p)
-			require.Nil(t, pastProgram{"", p.number, 8 * p.span.at, p.bytes}.open(f))
+			require.Nil(t, pastProgram{programKey{}, p.number, 8 * p.span.at, p.bytes}.open(f))
 		}
 		require.Equal(t, []span{{0, journalRoom / 8}}, j.free)
 	})
@@ -184,10 +185,10 @@ func TestRoomOfAJournal(t *testing.T) {
 // TestAJournalThatIsFull: a program without a place is called all the same.
 func TestAJournalThatIsFull(t *testing.T) {
 	j, f := newJournal(t)
-	big := &caller{p: loaded{key: fmt.Sprintf("%020d", 1)}}
+	big := &caller{p: loaded{key: programKey{byte(1)}}}
 	big.p.noted = j.program(make([]byte, journalRoom-16))
 	require.NotZero(t, big.p.noted.number)
-	small := &caller{p: loaded{key: fmt.Sprintf("%020d", 2)}}
+	small := &caller{p: loaded{key: programKey{byte(2)}}}
 	small.p.noted = j.program([]byte{1})
 	require.Zero(t, small.p.noted)
 	small.call(j, 7, &proto.Call{Params: []uint64{3}})
@@ -225,7 +226,7 @@ func (p *patched) ReadAt(b []byte, at int64) (int, error) {
 // FuzzJournal reads a journal in which words were changed, and writes what it says into a folder.
 func FuzzJournal(f *testing.F) {
 	j, file := newJournal(f)
-	c := &caller{p: loaded{key: fmt.Sprintf("%020d", 1)}}
+	c := &caller{p: loaded{key: programKey{byte(1)}}}
 	c.p.noted = j.program([]byte("a program"))
 	j.about("cpu\nname\n2.0")
 	for seq := range uint64(200) {
@@ -264,7 +265,7 @@ func FuzzJournal(f *testing.F) {
 		require.LessOrEqual(t, len(got.programs), keptPrograms)
 		path, err := writeDump(dir, &proto.EndedReply{Pid: 1}, memory, "", time.Now())
 		require.NoError(t, err)
-		require.LessOrEqual(t, folderBytes(path), int64(4<<20))
+		require.LessOrEqual(t, bounds.Size(path), int64(4<<20))
 		require.NoError(t, os.RemoveAll(path))
 	})
 }
@@ -272,7 +273,7 @@ func FuzzJournal(f *testing.F) {
 // TestADamagedJournal: what cannot be is left out, and the rest is there.
 func TestADamagedJournal(t *testing.T) {
 	j, f := newJournal(t)
-	c := &caller{p: loaded{key: fmt.Sprintf("%020d", 1)}}
+	c := &caller{p: loaded{key: programKey{byte(1)}}}
 	for seq := range uint64(3) {
 		c.call(j, seq+1, &proto.Call{Params: []uint64{seq}})
 	}
@@ -291,7 +292,7 @@ func TestADamagedJournal(t *testing.T) {
 func TestTheFolderOfCrashesIsBounded(t *testing.T) {
 	j, f := newJournal(t)
 	dir := filepath.Join(t.TempDir(), "a", "crashes")
-	c := &caller{p: loaded{key: fmt.Sprintf("%020d", 1)}}
+	c := &caller{p: loaded{key: programKey{byte(1)}}}
 	c.p.noted = j.program(make([]byte, maxProgram))
 	c.call(j, 1, &proto.Call{})
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -308,7 +309,8 @@ func TestTheFolderOfCrashesIsBounded(t *testing.T) {
 		require.NoError(t, os.Mkdir(d, 0o700))
 	}
 	require.NoError(t, os.Chtimes(old, now, now))
-	pruneDumps(dir, time.Now())
+	_, err := crashBounds.Trim(dir)
+	require.NoError(t, err)
 	for i, path := range paths { // of 16 MiB and a little each
 		if i < 3 {
 			require.NoDirExists(t, path)
@@ -322,10 +324,11 @@ func TestTheFolderOfCrashesIsBounded(t *testing.T) {
 	for i := range 12 {
 		require.NoError(t, os.Mkdir(filepath.Join(dir, fmt.Sprintf("20260103T0304%02d.000Z-7", i)), 0o700))
 	}
-	pruneDumps(dir, time.Now())
+	_, err = crashBounds.Trim(dir)
+	require.NoError(t, err)
 	left, err := filepath.Glob(filepath.Join(dir, "2026*"))
 	require.NoError(t, err)
-	require.Len(t, left, maxDumps)
+	require.Len(t, left, crashBounds.Number)
 	info, err := os.Stat(dir)
 	require.NoError(t, err)
 	require.Equal(t, os.ModeDir|0o700, info.Mode())
@@ -336,7 +339,7 @@ func BenchmarkJournal(b *testing.B) {
 	for _, n := range []int{4, 64, 1000} {
 		b.Run(fmt.Sprintf("%d parameters", n), func(b *testing.B) {
 			j, _ := newJournal(b)
-			p := &loaded{key: fmt.Sprintf("%020d", 1)}
+			p := &loaded{key: programKey{byte(1)}}
 			all := &proto.Call{Params: make([]uint64, n), Inputs: make([]uint64, n/4), Outputs: make([]uint64, n/4)}
 			next := &proto.Call{Params: make([]uint64, n), Inputs: make([]uint64, n/4), Outputs: make([]uint64, n/4)}
 			for i := range next.Inputs {

@@ -20,7 +20,10 @@ func (s *session) run(seq uint64, meta []byte) (known bool, err error) {
 	if err := decodeCall(meta, &s.call); err != nil {
 		return true, faultf("A Call frame does not decode: %v.", err)
 	}
-	p := s.store.get(s.call.Key)
+	var p *loaded
+	if len(s.call.Key) == proto.KeyBytes {
+		p = s.store.Get(programKey(s.call.Key))
+	}
 	if p == nil {
 		return false, s.c.Send(transport.Done, seq, &proto.Done{UnknownProgram: true}, nil)
 	}

@@ -271,17 +271,12 @@ func (s *Server) session(c *transport.Conn, takesBlocks bool, end *stop, log **s
 			return nil
 		}
 	}
-	store, err := newStore(cmp.Or(s.ProgramBytes, DefaultProgramBytes))
-	if err != nil {
-		x.Close()
-		return err
-	}
+	store := newStore(cmp.Or(s.ProgramBytes, DefaultProgramBytes), x, s.Journal)
 	ses := &session{
 		c: c, x: x, log: *log, store: store, takesBlocks: takesBlocks, stopIdle: s.stopIdle, startIdle: s.startIdle,
 		keeper: s.Keeper, uploads: uint64(max(s.Uploads, 0)), end: end, journal: s.Journal, progress: s.Progress,
 		passer: s.Passer, helper: s.Helper,
 	}
-	store.journal = s.Journal
 	defer s.startIdle() // after the session's memory is free
 	defer ses.close()
 	info := x.Info()

@@ -103,7 +103,6 @@ func (s *session) serve() error {
 		if err != nil {
 			return err
 		}
-		s.store.reap(s.x.Drop)
 		s.startIdle()
 	}
 }
@@ -230,7 +229,7 @@ func (s *session) program(h transport.Header) error {
 	}
 	p.noted = s.journal.program(s.c.MetaBytes())
 	p.bytes += int64(p.noted.bytes)
-	s.store.put(p)
+	s.store.Put(p.key, p, p.bytes)
 	return nil
 }
 
@@ -269,6 +268,6 @@ func (s *session) close() {
 	defer s.closeFound()
 	defer s.closeFetches()
 	s.closeArriving()
-	s.store.close(s.x.Drop)
+	s.store.Clear()
 	s.x.Close()
 }

@@ -7,30 +7,29 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"sync"
 
-	"github.com/dgraph-io/ristretto"
 	protobuf "google.golang.org/protobuf/proto"
 
 	"github.com/mycelya/mycelya/program"
+	"github.com/mycelya/mycelya/program/lru"
 	"github.com/mycelya/mycelya/proto"
 )
 
 const (
 	// DefaultProgramBytes bounds the memory of a session's programs. A step of 2,000 ops takes about 1 MiB.
 	DefaultProgramBytes = 256 << 20
-	// The newest programs are kept even if the cache evicts them: a full cache rejects an entry that was found less
-	// often than those that it has, and a program is sent because it is about to be called.
-	newest = 16
 	// maxProgram bounds the message of a program, with its key.
 	maxProgram = program.MaxBytes + 64
 	// The memory of an entry of the store without its last call and the lists of its buffers.
 	entry = 1024
 )
 
+// programKey is a program's key.
+type programKey = [proto.KeyBytes]byte
+
 // loaded is a program of the store: ready to run, or with the error of its preparation.
 type loaded struct {
-	key       string
+	key       programKey
 	params    int
 	bytes     int64 // of memory
 	inputs    []uint32
@@ -42,126 +41,32 @@ type loaded struct {
 	last      proto.Call // its last call, complete except for the key
 	lastSeq   uint64     // that call's sequence number; 0 before the first call
 	noted     noted      // in the journal
-	holders   int        // references from the cache and from newest; under store.mu
 }
 
-// store keeps a session's programs by key, bounded by cost. One goroutine uses it. The cache's goroutine calls release,
-// which only lists programs without a reference, because that goroutine must not call the executor.
-type store struct {
-	cache  *ristretto.Cache
-	newest [newest]*loaded
-	next   int
+// store keeps a session's programs.
+type store = lru.Cache[programKey, *loaded]
 
-	journal *Journal
-
-	mu   sync.Mutex
-	dead []*loaded
-}
-
-func newStore(bytes int64) (*store, error) {
-	s := &store{}
-	c, err := ristretto.NewCache(&ristretto.Config{
-		NumCounters: 100_000, MaxCost: bytes, BufferItems: 64, IgnoreInternalCost: true,
-		OnExit: func(v any) {
-			if p, ok := v.(*loaded); ok {
-				s.release(p)
-			}
-		},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("worker: program store: %w", err)
-	}
-	s.cache = c
-	return s, nil
-}
-
-func (s *store) release(p *loaded) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if p.holders--; p.holders == 0 {
-		s.dead = append(s.dead, p)
-	}
-}
-
-// put adds a program, or replaces the one with its key.
-func (s *store) put(p *loaded) {
-	p.holders = 1
-	old := s.newest[s.next]
-	s.newest[s.next] = p
-	s.next = (s.next + 1) % newest
-	if old != nil {
-		s.release(old)
-	}
-	s.offer(p)
-	s.cache.Wait()
-}
-
-// offer gives the cache a reference to a program. The cache releases it if it has no room.
-func (s *store) offer(p *loaded) {
-	s.mu.Lock()
-	p.holders++
-	s.mu.Unlock()
-	if !s.cache.Set(p.key, p, p.bytes) {
-		s.release(p)
-	}
-}
-
-// get returns the program with a key, or nil.
-func (s *store) get(key []byte) *loaded {
-	if v, ok := s.cache.Get(key); ok {
-		if p := v.(*loaded); p.key == string(key) {
-			return p
-		}
-	}
-	for i := range s.newest {
-		// The newest first: of a key that was sent twice the later program counts.
-		if p := s.newest[(s.next+newest-1-i)%newest]; p != nil && p.key == string(key) {
-			s.offer(p) // it has been called once more
-			return p
-		}
-	}
-	return nil
-}
-
-// reap calls drop for every program without a reference.
-func (s *store) reap(drop func(Prepared)) {
-	s.mu.Lock()
-	dead := s.dead
-	s.dead = nil
-	s.mu.Unlock()
-	for _, p := range dead {
-		s.journal.forget(&p.noted)
+// newStore makes a store for so many bytes of programs of an executor, which a journal has, too.
+func newStore(bytes int64, x Executor, j *Journal) *store {
+	return lru.New[programKey](bytes, func(p *loaded) {
+		j.forget(&p.noted)
 		if p.prepared != nil {
-			drop(p.prepared)
-			p.prepared = nil
+			x.Drop(p.prepared)
 		}
-	}
-}
-
-// close calls drop for all programs.
-func (s *store) close(drop func(Prepared)) {
-	for i, p := range s.newest {
-		if p != nil {
-			s.newest[i] = nil
-			s.release(p)
-		}
-	}
-	s.cache.Clear()
-	s.cache.Close()
-	s.reap(drop)
+	})
 }
 
 // Decode returns the key and the words of a program from its message.
-func Decode(encoded []byte) (key string, words []uint64, err error) {
+func Decode(encoded []byte) (key [proto.KeyBytes]byte, words []uint64, err error) {
 	var m proto.Program
 	if err := protobuf.Unmarshal(encoded, &m); err != nil {
-		return "", nil, fmt.Errorf("program: %w", err)
+		return key, nil, fmt.Errorf("program: %w", err)
 	}
-	if len(m.Key) != proto.KeyBytes {
-		return "", nil, fmt.Errorf("program: key of %d bytes, want %d", len(m.Key), proto.KeyBytes)
+	if copy(key[:], m.Key) < len(key) || len(m.Key) > len(key) {
+		return key, nil, fmt.Errorf("program: key of %d bytes, want %d", len(m.Key), len(key))
 	}
 	words, err = program.Unpack(m.Words)
-	return string(m.Key), words, err
+	return key, words, err
 }
 
 // Show lists the program whose message is in a file, as crashes have them.
