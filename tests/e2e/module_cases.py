@@ -235,8 +235,8 @@ def close(ours, cpu, nudged=None):
     """Compares as helpers.same does, with a tolerance for another kernel's rounding.
 
     If a tensor exceeds ROOM, its elements may differ by eight times the effect of
-    rounding on PyTorch's own result. `nudged()` returns that result for several draws of
-    inputs that differ by one epsilon; the largest effect counts.
+    rounding on PyTorch's own result. `nudged()` returns that result for several draws
+    of inputs that differ by one epsilon; the largest effect counts.
     """
     leaves = [t for t in pytree.tree_leaves(cpu) if isinstance(t, torch.Tensor)]
     double = any(t.dtype in (torch.float64, torch.complex128) for t in leaves)
