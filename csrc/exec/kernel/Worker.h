@@ -289,33 +289,49 @@ class Worker {
     std::memcpy(&p, position, sizeof p);
     return std::clamp<int64_t>(p, 0, at.sizes[d] - 1) * at.strides[d];
   }
+  // A TAKE at one position for each row of n values, or for all: loads at another offset.
+  C10_NOINLINE void TakeOfRows(const Step& s, const Region& region, int64_t n) {
+    const uint32_t operand = c_.nodes[s.node].operand;
+    const char* data = t_->at->operands[operand].data;
+    const Moves& m = moves_[operand];
+    char* to = reg_[s.node];
+    int64_t done = 0;
+    for (const Part& part : region.parts) {
+      const Area r = region.AreaOf(part, operand, base_[operand]);
+      for (int64_t i = 0; i < r.n1; ++i) {
+        for (int64_t j = 0; j < r.n0;) {  // an area may hold parts of several rows
+          const int64_t count = std::min(r.n0 - j, n - done % n);
+          const int64_t shift = Shift(operand, OfRow(s.from[0], done / n, n));
+          m.load(to, data + (r.offset + i * r.s1 + j * r.s0 + shift) * m.bytes, count, r.s0, 1, 1);
+          to += count * m.width;
+          done += count;
+          j += count;
+        }
+      }
+    }
+  }
   // A TAKE of m rows of n values. A position is a tile, or one value for each row or for all.
   void Take(const Step& s, const Region& region, int64_t n, int64_t m) {
     const uint32_t operand = c_.nodes[s.node].operand, from = s.from[0];
     if (c_.nodes[s.node].run != kNone && c_.nodes[from].level == Level::kElement) return TakeRuns(s, region);
+    const Level level = c_.nodes[from].level;
+    const bool of_rows = c_.nodes[s.node].level == Level::kRow;  // then the position of each row is one of n values
+    const bool tile =
+        level == Level::kElement || (level == Level::kRow && (of_rows || t_->loop_order == LoopOrder::kLanes));
+    if (!tile) return TakeOfRows(s, region, n);
     int64_t* to = takes_;
     for (const Part& part : region.parts) {
       const Area r = region.AreaOf(part, operand, base_[operand]);
       tiles_.index(to, &r.offset, r.n0, r.s0, r.n1, r.s1);
       to += part.n0 * part.n1;
     }
-    const Level level = c_.nodes[from].level;
-    const bool of_rows = c_.nodes[s.node].level == Level::kRow;  // then the position of each row is one of n values
-    const bool tile =
-        level == Level::kElement || (level == Level::kRow && (of_rows || t_->loop_order == LoopOrder::kLanes));
     const KernelOperandAt& at = t_->at->operands[operand];
     const int d = k_.operands[operand].taken;
     const int64_t last = at.sizes[d] - 1, stride = at.strides[d];
     to = takes_;
     for (int64_t i = 0; i < m; ++i, to += n) {
-      const char* position = of_rows ? reg_[from] : OfRow(from, i, n);
-      if (tile) {
-        const auto* positions = reinterpret_cast<const int64_t*>(position);
-        for (int64_t j = 0; j < n; ++j) to[j] += std::clamp<int64_t>(positions[j], 0, last) * stride;
-      } else {
-        const int64_t shift = Shift(operand, position);
-        for (int64_t j = 0; j < n; ++j) to[j] += shift;
-      }
+      const auto* positions = reinterpret_cast<const int64_t*>(of_rows ? reg_[from] : OfRow(from, i, n));
+      for (int64_t j = 0; j < n; ++j) to[j] += std::clamp<int64_t>(positions[j], 0, last) * stride;
     }
     moves_[operand].gather(reg_[s.node], at.data, takes_, n * m);
   }
