@@ -42,7 +42,7 @@ func TestATenRows(t *testing.T) {
 	}
 }
 
-// testCapture checks the cells of the recorder: names of C++ functions are declared in operators/Special.h.
+// testCapture checks the cells of the recorder: names of C++ functions are declared in record/Special.h.
 func testCapture(t *testing.T, name string, c Capture) {
 	assert.LessOrEqual(t, c.Handling, Decompose, name)
 	assert.LessOrEqual(t, c.Shortcut, ShortBiasedProduct, name)

@@ -14,7 +14,7 @@ type Capture struct {
 	Facts    Facts
 	Shortcut Shortcut
 
-	// The next cells name C++ functions that csrc/device/operators/Special.h declares.
+	// The next cells name C++ functions that csrc/device/record/Special.h declares.
 	Kernel      string // the boxed kernel that is registered; "" is record
 	Instead     string // runs before the call is recorded, and may do the call in other operators
 	OnLazyViews string // the same, where an operand is a conjugate or negative view

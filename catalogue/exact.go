@@ -10,8 +10,8 @@ type FactRow struct {
 }
 
 // FactRows lists operators by how alike all devices compute them. The recorder lets PyTorch's CPU kernels compute a
-// value that depends only on bytes of this process, if each operator on the way is exact (csrc/device/known). An
-// operator is not listed where devices may differ: the order of equal elements, duplicates of indices, rounding, a
+// value that depends only on bytes of this process, if each operator on the way is exact (csrc/device/record/Known.h).
+// An operator is not listed where devices may differ: the order of equal elements, duplicates of indices, rounding, a
 // shift by too many bits.
 func FactRows() []FactRow {
 	return []FactRow{

@@ -229,7 +229,7 @@ def _note_series(values: Iterable[object]) -> None:
 
 
 # PyTorch's global flags, which kernels read, and their values at PyTorch's start. Each
-# has functions torch._C._get_<name> and _set_<name>; csrc/exec/operators/Flags.cpp.
+# has functions torch._C._get_<name> and _set_<name>; csrc/exec/session/Flags.cpp.
 _INITIAL: dict[str, object] = {
     "deterministic_fill_uninitialized_memory": True,
     "float32_matmul_precision": "highest",

@@ -88,7 +88,7 @@ const operatorsHead = `// Copyright (C) 2026 The Mycelya Authors
 //   MYC_FAMILY(prefix, facts)   facts about the operators whose names begin so
 //   MYC_ONE_OF(name, facts)     facts about an operator of a FactRow
 //   MYC_OPERATOR(name, ...)     the columns of an operator that are not empty
-//   MYC_SPECIAL(name, ...)      the functions of an operator, which operators/Special.h declares
+//   MYC_SPECIAL(name, ...)      the functions of an operator, which record/Special.h declares
 // clang-format off
 `
 

@@ -235,7 +235,7 @@ typedef void (*myc_fn_cancel)(uint64_t ticket);
 typedef uint64_t (*myc_fn_metrics)(char* out, uint64_t capacity);
 typedef void (*myc_fn_reset_metrics)(void);
 // Writes the costs of each place of the user's program since the last reset_metrics, as a JSON array: see
-// runtime/bill.go.
+// runtime/report/bill.go.
 typedef uint64_t (*myc_fn_bill)(char* out, uint64_t capacity);
 // Writes in sentences what the workers still compute. Returns the length needed.
 typedef uint64_t (*myc_fn_busy)(char* out, uint64_t capacity);

@@ -23,11 +23,8 @@
 #include <vector>
 
 #include "device/client/Lives.h"
+#include "device/client/Profile.h"
 #include "device/client/State.h"
-#include "device/profile/Profile.h"
-#include "device/record/Origin.h"
-#include "device/record/Recorder.h"
-#include "device/rules/Rules.h"
 
 namespace mycelya {
 namespace {
@@ -40,6 +37,7 @@ struct CodeName {
 
 std::mutex mutex;  // guards the variables below except the atomics
 Paths paths;
+Above above;
 Client table;
 std::atomic<bool> loaded{false};
 std::array<std::atomic<bool>, kMaxDevices> opened{};
@@ -53,7 +51,7 @@ std::array<std::atomic<Expected>, kMaxDevices> expected{};
 // Names given before the library was loaded.
 std::vector<std::pair<uint64_t, std::string>> early_ops;
 std::vector<CodeName> early_codes;
-std::vector<std::tuple<uint32_t, Origin, Origin>> early_calls;
+std::vector<std::tuple<uint32_t, myc_origin, myc_origin>> early_calls;
 
 template <class F>
 void Find(void* library, const char* name, F& out) {
@@ -158,7 +156,7 @@ void OpenLocked(c10::DeviceIndex index, const Machine& machine) {
   first_device[index].store(1 + machine.first);
   expected[index].store(ExpectedOf(machine));
   // No thread waits for `mutex` with a recorder's lock while the index is closed: ClientFor throws before.
-  if (closed[index].load()) RecorderOf(index).BeginLife();
+  if (closed[index].load()) above.life_begins(index);
   NameMachine(index, machine.name);
   opened[index].store(true, std::memory_order_release);
   closed[index].store(false);
@@ -173,10 +171,10 @@ std::string EndedText(c10::DeviceIndex index) {
 
 }  // namespace
 
-void SetPaths(Paths p) {
-  SetWorkers(&WorkerOf);
+void SetPaths(Paths p, Above a) {
   std::lock_guard<std::mutex> guard(mutex);
   paths = std::move(p);
+  above = a;
 }
 
 void StartWorker(c10::DeviceIndex index) {
@@ -271,7 +269,7 @@ void EndSession(c10::DeviceIndex index) {
 
 void CloseDevice(c10::DeviceIndex index) {
   if (!MarkStopped(index)) return;
-  RecorderOf(index).EndLife();
+  above.life_ends(index);
   EndSession(index);
 }
 
@@ -320,7 +318,7 @@ void DefineCode(uint32_t code, const char* file, const char* function, const int
   }
 }
 
-void DefineCall(uint32_t code, Origin place, Origin caller) {
+void DefineCall(uint32_t code, myc_origin place, myc_origin caller) {
   if (InBadFork()) return;
   std::lock_guard<std::mutex> guard(mutex);
   if (ClientLoaded()) {
@@ -414,7 +412,7 @@ bool WaitInterruptibly(const Client& c, uint64_t ticket, myc_error& error) {
   // A caller that holds the GIL must not block other Python threads.
   const bool python = Py_IsInitialized() != 0;
   const bool profiled = C10_UNLIKELY(profiling.load(std::memory_order_relaxed));
-  const Origin place = profiled ? CurrentOrigin() : Origin{};
+  const myc_origin place = profiled ? above.place() : myc_origin{};
   const int64_t began = profiled ? UnixNow() : 0;
   const NoGil no_gil;
   // Ctrl-C is handled within 50 ms. A finished ticket ends the wait immediately.

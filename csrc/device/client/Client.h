@@ -12,7 +12,7 @@
 #include <string>
 
 #include "abi/mycelya.h"
-#include "device/rules/Rules.h"
+#include "device/client/State.h"
 
 namespace mycelya {
 
@@ -64,7 +64,15 @@ struct Paths {
   std::string library, worker, exec, torch_lib;
   Machine machine;
 };
-void SetPaths(Paths paths);
+
+// What this layer asks of those above it.
+struct Above {
+  void (*life_begins)(c10::DeviceIndex), (*life_ends)(c10::DeviceIndex);
+  myc_origin (*place)();  // where this thread is in the user's program
+};
+
+// Comes before all others.
+void SetPaths(Paths paths, Above above);
 
 bool ClientLoaded();
 

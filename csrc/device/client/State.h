@@ -14,6 +14,9 @@ namespace mycelya {
 
 constexpr int kMaxDevices = 64;
 
+// What a device's worker computes on. A few results differ.
+enum class Worker : uint8_t { kCpu, kCuda };
+
 c10::DeviceIndex DeviceCount();
 c10::DeviceIndex CurrentDevice();                         // of this thread; Home() unless the thread has set one
 c10::DeviceIndex ExchangeDevice(c10::DeviceIndex index);  // checks the index; returns the previous one

@@ -13,16 +13,16 @@
 #include <vector>
 
 #include "device/client/Client.h"
-#include "device/operators/Transfer.h"
 #include "device/record/Failure.h"
 #include "device/record/Record.h"
 #include "device/record/Recorder.h"
+#include "device/record/Transfer.h"
 #include "device/tensor/Storage.h"
 
 namespace mycelya {
 namespace {
 
-// The most bytes that a worker passes at once (maxPass in worker/pass.go).
+// The most bytes that a worker passes at once (maxPass in worker/session/pass.go).
 constexpr int64_t kMostBytes = 256 << 20;
 
 // A window on a tensor's storage, in elements.

@@ -4,7 +4,7 @@
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 
-#include "device/operators/Special.h"
+#include "device/record/Special.h"
 
 namespace mycelya {
 

@@ -3,7 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "device/operators/Special.h"
+#include "device/record/Special.h"
 
 namespace mycelya {
 

@@ -5,8 +5,8 @@
 #include <ATen/ops/contiguous.h>
 
 #include "device/client/Client.h"
-#include "device/operators/Special.h"
 #include "device/record/Record.h"
+#include "device/record/Special.h"
 #include "device/rules/Rules.h"
 
 namespace mycelya {

@@ -11,9 +11,9 @@
 
 #include <algorithm>
 
-#include "device/operators/Special.h"
-#include "device/operators/Transfer.h"
 #include "device/record/RecordInternal.h"
+#include "device/record/Special.h"
+#include "device/record/Transfer.h"
 
 namespace mycelya {
 namespace {

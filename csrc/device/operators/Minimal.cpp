@@ -3,8 +3,6 @@
 //
 // Hand-written operators: construction, views (metadata only, no record), and operators that return a value to the CPU.
 
-#include "device/operators/Minimal.h"
-
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/native/Resize.h>
@@ -27,9 +25,9 @@
 #include "device/client/Client.h"
 #include "device/client/Lives.h"
 #include "device/client/State.h"
-#include "device/operators/Transfer.h"
 #include "device/record/Record.h"
 #include "device/record/Recorder.h"
+#include "device/record/Transfer.h"
 
 namespace mycelya {
 namespace {
@@ -242,20 +240,6 @@ bool HasCompatibleShallowCopyType(const at::Tensor& self, const at::Tensor& from
 }
 
 }  // namespace
-
-void ResizeBytes(Storage& s, int64_t bytes) {
-  CheckUsable();
-  CheckAlive(s);
-  if (static_cast<int64_t>(s.nbytes()) == bytes) return;
-  TORCH_CHECK(s.resizable(), "Trying to resize storage that is not resizable");
-  if (s.defined) {
-    const Origin origin = RecordOrigin();
-    Recorder& r = RecorderOf(s.device_index());
-    std::lock_guard<SpinLock> guard(r.lock);
-    r.ResizeStorage(s, bytes, origin);
-  }
-  s.SetBytes(bytes);
-}
 
 // It has no gradient; autograd's fallback would require the view's history.
 TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {

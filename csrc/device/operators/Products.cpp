@@ -6,7 +6,7 @@
 #include <ATen/ops/dot.h>
 #include <ATen/ops/vdot.h>
 
-#include "device/operators/Special.h"
+#include "device/record/Special.h"
 
 namespace mycelya {
 namespace {

@@ -19,10 +19,10 @@
 
 #include "device/client/Client.h"
 #include "device/client/State.h"
-#include "device/operators/Reads.h"
-#include "device/operators/Transfer.h"
+#include "device/record/Reads.h"
 #include "device/record/Record.h"
 #include "device/record/Recorder.h"
+#include "device/record/Transfer.h"
 #include "device/tensor/Storage.h"
 
 namespace mycelya {

@@ -9,8 +9,8 @@
 #include <ATen/ops/linalg_solve_triangular.h>
 #include <c10/util/strides.h>
 
-#include "device/operators/Special.h"
 #include "device/record/Record.h"
+#include "device/record/Special.h"
 
 namespace mycelya {
 

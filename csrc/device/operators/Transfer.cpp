@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-#include "device/operators/Transfer.h"
+#include "device/record/Transfer.h"
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/contiguous.h>
@@ -20,16 +20,16 @@
 #include <vector>
 
 #include "device/client/Client.h"
-#include "device/known/Known.h"
 #include "device/operators/Beside.h"
-#include "device/operators/Reads.h"
 #include "device/operators/Series.h"
-#include "device/operators/Special.h"
 #include "device/record/Failure.h"
+#include "device/record/Known.h"
+#include "device/record/Reads.h"
 #include "device/record/Record.h"
 #include "device/record/Recorder.h"
+#include "device/record/Shape.h"
+#include "device/record/Special.h"
 #include "device/record/SyncDebug.h"
-#include "device/rules/Shape.h"
 #include "device/tensor/Pinned.h"
 
 namespace mycelya {

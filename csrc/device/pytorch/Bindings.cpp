@@ -20,25 +20,26 @@
 
 #include "device/client/Client.h"
 #include "device/client/Lives.h"
+#include "device/client/Profile.h"
 #include "device/client/State.h"
-#include "device/known/Known.h"
-#include "device/operators/Reads.h"
 #include "device/operators/Series.h"
-#include "device/operators/Transfer.h"
-#include "device/profile/Profile.h"
-#include "device/pytorch/Flags.h"
-#include "device/pytorch/Generator.h"
 #include "device/pytorch/Graphs.h"
 #include "device/pytorch/Hooks.h"
 #include "device/pytorch/Kept.h"
-#include "device/pytorch/Register.h"
+#include "device/pytorch/Memory.h"
 #include "device/pytorch/Steps.h"
 #include "device/record/Failure.h"
+#include "device/record/Flags.h"
+#include "device/record/Generator.h"
+#include "device/record/Known.h"
 #include "device/record/Origin.h"
+#include "device/record/Reads.h"
 #include "device/record/Record.h"
 #include "device/record/RecordInternal.h"
 #include "device/record/Recorder.h"
 #include "device/record/SyncDebug.h"
+#include "device/record/Transfer.h"
+#include "device/tensor/Register.h"
 #include "device/tensor/Storage.h"
 
 namespace py = pybind11;
@@ -222,7 +223,10 @@ void Shutdown() {
 void DefineMachines(py::module_& m) {
   using Text = const std::string&;
   m.def("init", [](Text library, Text worker, Text exec, Text torch_lib, Text provider, Text device, Text options) {
-    SetPaths({library, worker, exec, torch_lib, {provider, device, "", options, -1}});
+    SetPaths({library, worker, exec, torch_lib, {provider, device, "", options, -1}},
+             {[](c10::DeviceIndex index) { RecorderOf(index).BeginLife(); },
+              [](c10::DeviceIndex index) { RecorderOf(index).EndLife(); }, &CurrentOrigin});
+    SetWorkers(&WorkerOf);
   });
   m.def(
       "open",
@@ -257,6 +261,7 @@ PYBIND11_MODULE(_device, m) {
     if (e) torch::translate_exception_to_python(e);
   });
   RegisterStorage();
+  RegisterAllocator();
   RegisterHooks();
 
   const auto no_gil = py::call_guard<py::gil_scoped_release>();

@@ -8,10 +8,10 @@
 #include <mutex>
 
 #include "device/client/Client.h"
-#include "device/operators/Transfer.h"
 #include "device/record/Failure.h"
 #include "device/record/Record.h"
 #include "device/record/Recorder.h"
+#include "device/record/Transfer.h"
 
 namespace mycelya {
 namespace {

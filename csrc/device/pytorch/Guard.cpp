@@ -13,9 +13,9 @@
 
 #include "device/client/Client.h"
 #include "device/client/State.h"
-#include "device/operators/Transfer.h"
 #include "device/pytorch/Event.h"
 #include "device/record/Recorder.h"
+#include "device/record/Transfer.h"
 #include "device/tensor/Storage.h"
 
 namespace mycelya {

@@ -8,8 +8,8 @@
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 
 #include "device/client/State.h"
-#include "device/operators/Minimal.h"
-#include "device/pytorch/Generator.h"
+#include "device/record/Generator.h"
+#include "device/record/Record.h"
 #include "device/tensor/Pinned.h"
 #include "device/tensor/Storage.h"
 

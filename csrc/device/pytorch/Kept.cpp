@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "device/client/Client.h"
-#include "device/operators/Transfer.h"
 #include "device/record/Failure.h"
 #include "device/record/Record.h"
 #include "device/record/Recorder.h"
+#include "device/record/Transfer.h"
 #include "device/tensor/Storage.h"
 
 namespace py = pybind11;

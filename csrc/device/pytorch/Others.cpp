@@ -15,11 +15,11 @@
 #include <vector>
 
 #include "device/client/State.h"
-#include "device/operators/Transfer.h"
 #include "device/record/Op.h"
 #include "device/record/Record.h"
 #include "device/record/RecordInternal.h"
 #include "device/record/Recorder.h"
+#include "device/record/Transfer.h"
 
 namespace mycelya {
 namespace {

@@ -5,7 +5,7 @@
 // the dispatcher's last choice and would miss most of them. The fallback only refuses. Hand-written operators register
 // themselves at load (operators/, sparse/).
 
-#include "device/pytorch/Register.h"
+#include "device/tensor/Register.h"
 
 #include <torch/library.h>
 

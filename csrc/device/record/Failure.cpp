@@ -15,7 +15,7 @@
 
 #include "abi/size_text.h"
 #include "device/client/Client.h"
-#include "device/known/Known.h"
+#include "device/record/Known.h"
 #include "device/record/Recorder.h"
 #include "device/tensor/Storage.h"
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "abi/mycelya.h"
-#include "device/operators/Special.h"
+#include "device/record/Special.h"
 #include "device/rules/RulesColumns.h"
 
 namespace mycelya {

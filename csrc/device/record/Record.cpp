@@ -15,15 +15,14 @@
 
 #include "device/client/Client.h"
 #include "device/client/Lives.h"
-#include "device/known/Known.h"
-#include "device/operators/Minimal.h"
-#include "device/operators/Transfer.h"
-#include "device/pytorch/Generator.h"
+#include "device/record/Generator.h"
+#include "device/record/Known.h"
 #include "device/record/Op.h"
 #include "device/record/Record.h"
 #include "device/record/RecordInternal.h"
 #include "device/record/Recorder.h"
-#include "device/rules/Shape.h"
+#include "device/record/Shape.h"
+#include "device/record/Transfer.h"
 #include "device/tensor/TensorImpl.h"
 #include "device/tensor/Thread.h"
 
@@ -489,6 +488,20 @@ void RecordOwn(c10::DeviceIndex device, const char* name, std::initializer_list<
     }
   }
   r.End();
+}
+
+void ResizeBytes(Storage& s, int64_t bytes) {
+  CheckUsable();
+  CheckAlive(s);
+  if (static_cast<int64_t>(s.nbytes()) == bytes) return;
+  TORCH_CHECK(s.resizable(), "Trying to resize storage that is not resizable");
+  if (s.defined) {
+    const Origin origin = RecordOrigin();
+    Recorder& r = RecorderOf(s.device_index());
+    std::lock_guard<SpinLock> guard(r.lock);
+    r.ResizeStorage(s, bytes, origin);
+  }
+  s.SetBytes(bytes);
 }
 
 }  // namespace mycelya

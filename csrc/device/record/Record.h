@@ -17,6 +17,7 @@
 namespace mycelya {
 
 struct Op;
+class Storage;
 
 // Infers, records, and puts the results on the stack.
 void Record(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
@@ -48,6 +49,9 @@ void Refuse(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
 // A tensor on a device with fresh, undefined storage.
 at::Tensor MakeTensor(const OutMeta& meta, c10::DeviceIndex device);
 at::Tensor MakeVector(at::ScalarType dtype, int64_t size, c10::DeviceIndex device);
+
+// Changes the size of a storage and keeps the common prefix of its content.
+void ResizeBytes(Storage& s, int64_t bytes);
 
 // Copies a conjugate or negative view into memory of its own, as clone does; t itself if it is neither. ATen's sign of
 // a complex zero depends on the layouts, so the copy goes straight to the format's layout.

@@ -9,8 +9,8 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/neg.h>
 
-#include "device/operators/Transfer.h"
 #include "device/record/RecordInternal.h"
+#include "device/record/Transfer.h"
 
 namespace mycelya {
 

@@ -4,7 +4,7 @@
 // Writes arguments as words. A number is a literal of the skeleton or a parameter.
 #include <ATen/core/Generator.h>
 
-#include "device/pytorch/Generator.h"
+#include "device/record/Generator.h"
 #include "device/record/RecordInternal.h"
 
 namespace mycelya {

@@ -12,7 +12,7 @@
 
 #include "device/client/Client.h"
 #include "device/client/Lives.h"
-#include "device/profile/Profile.h"
+#include "device/client/Profile.h"
 #include "device/record/Failure.h"
 
 namespace mycelya {

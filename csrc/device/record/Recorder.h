@@ -20,7 +20,7 @@
 
 #include "abi/mycelya.h"
 #include "device/client/State.h"
-#include "device/pytorch/Flags.h"
+#include "device/record/Flags.h"
 #include "device/record/Origin.h"
 #include "device/record/Repeat.h"
 #include "device/record/Turns.h"
@@ -286,9 +286,6 @@ inline bool IsAlive(const Storage& s) {
 inline void CheckAlive(const Storage& s) {
   if (C10_UNLIKELY(!IsAlive(s))) RaiseNotAlive(s);
 }
-
-// Called by a defined storage's destructor.
-void NoteDeath(const Storage& s);
 
 }  // namespace mycelya
 

@@ -20,6 +20,7 @@
 #include <string_view>
 #include <vector>
 
+#include "device/client/State.h"
 #include "device/rules/RulesColumns.h"
 
 namespace mycelya {
@@ -32,9 +33,8 @@ struct OutMeta {
 };
 using OutMetas = c10::SmallVector<OutMeta, 4>;  // fresh results in schema order, lists flattened
 
-// What a device's worker computes on. It affects the results that OnCuda() of RulesInternal.h is for.
-enum class Worker : uint8_t { kCpu, kCuda };
-// Sets the function that says so for a device index. Without one, all workers are kCpu.
+// Sets the function that says what the worker of a device index computes on. It affects the results that OnCuda() of
+// RulesInternal.h is for. Without it, all workers are kCpu.
 void SetWorkers(Worker (*of)(c10::DeviceIndex));
 
 // The rules that this thread applies during its lifetime are for a call on this device.

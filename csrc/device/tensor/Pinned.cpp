@@ -45,7 +45,7 @@ constexpr size_t kLargest = size_t{1} << 40;  // bytes of a block; limit of the 
 constexpr size_t kSlab = 4 << 20;             // a block of many slots, bytes: 64 tensors of 64 KiB
 constexpr size_t kSlabSlot = 1 << 20;         // the largest slot of such a block
 constexpr size_t kIdleBytes = 256 << 20;      // as much as a few batches of images
-constexpr size_t kMaxBlocks = 256;            // descriptors; a worker takes as many (worker/blocks.go)
+constexpr size_t kMaxBlocks = 256;            // descriptors; a worker takes as many (worker/session/blocks.go)
 constexpr size_t kDescriptorShare = 4;        // at most a quarter of the process's descriptors
 constexpr size_t kCollected = 16;             // deferred tensors that one call looks at
 

@@ -3,19 +3,13 @@
 
 #include "device/tensor/Storage.h"
 
-#include <c10/core/CachingDeviceAllocator.h>
-
 #include <array>
 #include <atomic>
 #include <mutex>
 #include <unordered_map>
 
-#include "device/client/Client.h"
 #include "device/client/State.h"
-#include "device/operators/Transfer.h"
-#include "device/pytorch/Register.h"
-#include "device/record/Record.h"
-#include "device/record/Recorder.h"
+#include "device/tensor/Register.h"
 
 namespace mycelya {
 namespace {
@@ -55,69 +49,6 @@ void CountFree(c10::DeviceIndex device, int64_t bytes) {
 
 // Storages of less bytes are not listed, because a list costs time at each op.
 constexpr size_t kListed = size_t{64} << 10;
-
-using c10::CachingDeviceAllocator::DeviceStats;
-
-// Adds the statistics of the worker's allocator to `stats`. Sends the open trace first, so that freed storages are
-// counted. Waits for the answer.
-void ReadWorkerStats(c10::DeviceIndex device, DeviceStats& stats) {
-  Flush(device);
-  const at::Tensor numbers = MakeVector(at::kLong, MYC_M_NUMBERS, device);
-  RecordOwn(device, "mycelya::memory_stats", {}, numbers);
-  const at::Tensor here = ToCpu(numbers);
-  const auto* next = here.const_data_ptr<int64_t>();
-  for (auto* pools : {&stats.allocation, &stats.segment, &stats.active, &stats.inactive_split, &stats.reserved_bytes,
-                      &stats.active_bytes, &stats.inactive_split_bytes}) {
-    for (auto& stat : *pools) {
-      for (int64_t* value : {&stat.current, &stat.peak, &stat.allocated, &stat.freed}) *value = *next++;
-    }
-  }
-  for (int64_t* value : {&stats.num_alloc_retries, &stats.num_ooms, &stats.num_device_alloc, &stats.num_device_free}) {
-    *value = *next++;
-  }
-}
-
-// The memory functions of torch.accelerator. Tensors are counted here; all other numbers are those of the worker's
-// allocator.
-class Allocator final : public c10::DeviceAllocator {
- public:
-  bool initialized() override { return true; }
-  // Sends the open trace first, so that freed storages leave the cache. Sends its own record now, because the next cut
-  // may come late.
-  void emptyCache(c10::MempoolId_t) override {
-    for (c10::DeviceIndex device = 0; device < DeviceCount(); ++device) {
-      if (!IsOpen(device)) continue;
-      Flush(device);
-      RecordOwn(device, "mycelya::empty_cache", {});
-      Flush(device);
-    }
-  }
-  void recordStream(const c10::DataPtr&, c10::Stream) override {}
-  DeviceStats getDeviceStats(c10::DeviceIndex device) override {
-    const Memory& m = MemoryOf(device);
-    DeviceStats stats;
-    for (auto* stat : {&stats.allocated_bytes[0], &stats.requested_bytes[0]}) {
-      stat->current = m.Now();
-      stat->peak = m.peak;
-      stat->allocated = m.allocated - m.forgotten;
-      stat->freed = m.freed - m.forgotten;
-    }
-    if (IsOpen(device)) ReadWorkerStats(device, stats);
-    return stats;
-  }
-  void resetAccumulatedStats(c10::DeviceIndex device) override {
-    MemoryOf(device).forgotten = MemoryOf(device).freed.load();
-    if (IsOpen(device)) RecordOwn(device, "mycelya::reset_memory_stats", {int64_t{MYC_M_TOTALS}});
-  }
-  void resetPeakStats(c10::DeviceIndex device) override { ResetPeakMemory(device); }
-  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override { return MemoryInfo(device); }
-
-  c10::DataPtr allocate(size_t bytes) override { return FakeMemory(bytes, CurrentDevice()); }
-  c10::DeleterFnPtr raw_deleter() const override { return &Keep; }
-  void copy_data(void*, const void*, std::size_t) const override {
-    TORCH_CHECK(false, "The bytes of a mycelya storage are on its worker; copy tensors, not storages.");
-  }
-};
 
 c10::intrusive_ptr<c10::StorageImpl> Create(c10::StorageImpl::use_byte_size_t, c10::SymInt bytes, c10::DataPtr data,
                                             c10::Allocator*, bool resizable) {
@@ -241,22 +172,9 @@ void RefuseForeignStorage() {
               "copy it with .cpu() first.");
 }
 
-std::pair<size_t, size_t> MemoryInfo(c10::DeviceIndex device) {
-  const at::Tensor info = MakeVector(at::kLong, 2, device);
-  RecordOwn(device, "mycelya::memory_info", {}, info);
-  const at::Tensor here = ToCpu(info);
-  const auto* words = here.const_data_ptr<int64_t>();
-  return {words[0], words[1]};
-}
-
 Memory& MemoryOf(c10::DeviceIndex device) {
   static constinit std::array<Memory, kMaxDevices> all;  // never destroyed, because storages may outlive statics
   return all.at(device);
-}
-
-void ResetPeakMemory(c10::DeviceIndex device) {
-  MemoryOf(device).peak = MemoryOf(device).Now();
-  if (IsOpen(device)) RecordOwn(device, "mycelya::reset_memory_stats", {int64_t{MYC_M_PEAKS}});
 }
 
 c10::DataPtr FakeMemory(size_t bytes, c10::DeviceIndex device, Thread& thread) {
@@ -272,11 +190,6 @@ c10::Storage MakeStorage(int64_t bytes, c10::DeviceIndex device, Thread& thread)
       new (thread) Storage(c10::SymInt(bytes), FakeMemory(bytes, device, thread), true, thread)));
 }
 
-c10::Allocator* const allocator = new Allocator();  // never destroyed: storages may outlive statics
-
-void RegisterStorage() {
-  c10::SetAllocator(kDevice, allocator);
-  c10::SetStorageImplCreate(kDevice, &Create);
-}
+void RegisterStorage() { c10::SetStorageImplCreate(kDevice, &Create); }
 
 }  // namespace mycelya

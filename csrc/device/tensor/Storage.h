@@ -3,7 +3,7 @@
 //
 // The storage of a mycelya tensor. It has all device state; TensorImpl has none, because `.to()` keeps TensorImpls of
 // the CPU and `alias` and `view(dtype)` make plain ones. No storage holds tensor data,
-// except what the client knows (known/Known.h).
+// except what the client knows (record/Known.h).
 #ifndef MYCELYA_DEVICE_TENSOR_STORAGE_H_
 #define MYCELYA_DEVICE_TENSOR_STORAGE_H_
 
@@ -102,15 +102,14 @@ struct Memory {
   int64_t Now() const { return allocated - freed; }
 };
 Memory& MemoryOf(c10::DeviceIndex device);
-// Restarts the peak, and the worker's peaks, from the current values.
-void ResetPeakMemory(c10::DeviceIndex device);
-// Free and total bytes of the worker's device. Waits for the answer.
-std::pair<size_t, size_t> MemoryInfo(c10::DeviceIndex device);
 
 // Throws for a StorageImpl made around one of our addresses (at::from_blob), where there is no memory.
 [[noreturn]] void RefuseForeignStorage();
 
-extern c10::Allocator* const allocator;
+extern c10::Allocator* const allocator;  // defined in pytorch/Memory.cpp
+
+// Called by a defined storage's destructor. Defined in record/Recorder.cpp.
+void NoteDeath(const Storage& s);
 
 // The storage of a mycelya tensor; t must be one.
 C10_ALWAYS_INLINE Storage* StorageOf(const c10::TensorImpl& t) {

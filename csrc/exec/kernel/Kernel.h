@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "exec/program/Words.h"
+#include "exec/Words.h"
 
 namespace mycelya::exec {
 

@@ -22,7 +22,7 @@
 #include "abi/mycelya.h"
 #include "exec/memory/Geometry.h"
 #include "exec/operators/Close.h"
-#include "exec/operators/Flags.h"
+#include "exec/session/Flags.h"
 #include "exec/program/Library.h"
 #include "exec/session/Executor.h"
 

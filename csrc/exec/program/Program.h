@@ -21,8 +21,8 @@
 #include "exec/backend/Device.h"
 #include "exec/kernel/Kernel.h"
 #include "exec/memory/Geometry.h"
-#include "exec/operators/Guards.h"
-#include "exec/program/Words.h"
+#include "exec/guards/Guards.h"
+#include "exec/Words.h"
 
 namespace mycelya::exec {
 

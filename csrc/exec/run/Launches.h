@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "exec/program/Program.h"
-#include "exec/program/Words.h"
+#include "exec/Words.h"
 
 namespace mycelya::exec {
 

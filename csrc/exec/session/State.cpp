@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "exec/Dtype.h"
-#include "exec/operators/Flags.h"
+#include "exec/session/Flags.h"
 #include "exec/session/Executor.h"
 
 namespace mycelya::exec {

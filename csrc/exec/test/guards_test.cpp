@@ -3,7 +3,7 @@
 //
 // Hostile operands of operators whose kernels trust their callers: an error of the step, and the executor goes on. The
 // guards of CUDA are called on CPU tensors here: they are the same code.
-#include "exec/operators/Guards.h"
+#include "exec/guards/Guards.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>

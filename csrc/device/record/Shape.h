@@ -3,8 +3,8 @@
 //
 // Shapes of results, from the first of these that has them: cache, own rules, structured at::meta functions, Meta key.
 // The Meta key is Python: a call takes 0.1 to 1 ms, the first 1.4 s. Its calls are counted.
-#ifndef MYCELYA_DEVICE_RULES_SHAPE_H_
-#define MYCELYA_DEVICE_RULES_SHAPE_H_
+#ifndef MYCELYA_DEVICE_RECORD_SHAPE_H_
+#define MYCELYA_DEVICE_RECORD_SHAPE_H_
 
 #include <ATen/core/ivalue.h>
 
@@ -21,4 +21,4 @@ bool OnlyChecking();
 
 }  // namespace mycelya
 
-#endif  // MYCELYA_DEVICE_RULES_SHAPE_H_
+#endif  // MYCELYA_DEVICE_RECORD_SHAPE_H_

@@ -1,6 +1,6 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
-#include "device/profile/Profile.h"
+#include "device/client/Profile.h"
 
 #include <c10/util/Exception.h>
 

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // Functions for operators that need more than inference and a record. The catalogue's rows name them
-// (catalogue/capture.go).
-#ifndef MYCELYA_DEVICE_OPERATORS_SPECIAL_H_
-#define MYCELYA_DEVICE_OPERATORS_SPECIAL_H_
+// (catalogue/capture.go), and the files of operators/ define them.
+#ifndef MYCELYA_DEVICE_RECORD_SPECIAL_H_
+#define MYCELYA_DEVICE_RECORD_SPECIAL_H_
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
@@ -93,4 +93,4 @@ void ConvolutionBackwardArgs(std::vector<c10::IValue>& args);
 
 }  // namespace mycelya
 
-#endif  // MYCELYA_DEVICE_OPERATORS_SPECIAL_H_
+#endif  // MYCELYA_DEVICE_RECORD_SPECIAL_H_

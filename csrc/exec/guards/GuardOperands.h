@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // What guards need to read arguments and to raise errors. Positions are those of the schema.
-#ifndef MYCELYA_EXEC_OPERATORS_GUARDOPERANDS_H_
-#define MYCELYA_EXEC_OPERATORS_GUARDOPERANDS_H_
+#ifndef MYCELYA_EXEC_GUARDS_GUARDOPERANDS_H_
+#define MYCELYA_EXEC_GUARDS_GUARDOPERANDS_H_
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
@@ -139,4 +139,4 @@ void CheckWeightNormBackward(const Operands& o);
 
 }  // namespace mycelya::exec
 
-#endif  // MYCELYA_EXEC_OPERATORS_GUARDOPERANDS_H_
+#endif  // MYCELYA_EXEC_GUARDS_GUARDOPERANDS_H_

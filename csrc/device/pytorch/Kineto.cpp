@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "device/profile/Profile.h"
+#include "device/client/Profile.h"
 
 namespace mycelya {
 namespace {

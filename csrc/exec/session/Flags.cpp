@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-#include "exec/operators/Flags.h"
+#include "exec/session/Flags.h"
 
 #include <ATen/Context.h>
 

@@ -4,8 +4,8 @@
 // PyTorch's global flags: determinism, TF32, cuDNN's choices and others. Kernels read them on the worker, so each flag
 // that the program sets is recorded in order and set on every worker.
 
-#ifndef MYCELYA_DEVICE_PYTORCH_FLAGS_H_
-#define MYCELYA_DEVICE_PYTORCH_FLAGS_H_
+#ifndef MYCELYA_DEVICE_RECORD_FLAGS_H_
+#define MYCELYA_DEVICE_RECORD_FLAGS_H_
 
 #include <atomic>
 #include <cstdint>
@@ -25,4 +25,4 @@ std::vector<std::string> FlagsSince(uint64_t& version);
 
 }  // namespace mycelya
 
-#endif  // MYCELYA_DEVICE_PYTORCH_FLAGS_H_
+#endif  // MYCELYA_DEVICE_RECORD_FLAGS_H_

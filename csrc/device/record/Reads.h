@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // Counts the reads of values, by whether the program waits for them.
-#ifndef MYCELYA_DEVICE_OPERATORS_READS_H_
-#define MYCELYA_DEVICE_OPERATORS_READS_H_
+#ifndef MYCELYA_DEVICE_RECORD_READS_H_
+#define MYCELYA_DEVICE_RECORD_READS_H_
 
 #include <atomic>
 #include <chrono>
@@ -36,4 +36,4 @@ class BlockingRead {
 
 }  // namespace mycelya
 
-#endif  // MYCELYA_DEVICE_OPERATORS_READS_H_
+#endif  // MYCELYA_DEVICE_RECORD_READS_H_

@@ -1,8 +1,8 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-#ifndef MYCELYA_EXEC_OPERATORS_FLAGS_H_
-#define MYCELYA_EXEC_OPERATORS_FLAGS_H_
+#ifndef MYCELYA_EXEC_SESSION_FLAGS_H_
+#define MYCELYA_EXEC_SESSION_FLAGS_H_
 
 #include <string>
 #include <string_view>
@@ -20,4 +20,4 @@ const std::vector<std::string>& FlagsThatWereSet();
 
 }  // namespace mycelya::exec
 
-#endif  // MYCELYA_EXEC_OPERATORS_FLAGS_H_
+#endif  // MYCELYA_EXEC_SESSION_FLAGS_H_

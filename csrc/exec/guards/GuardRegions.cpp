@@ -12,7 +12,7 @@
 #include <cmath>
 #include <limits>
 
-#include "exec/operators/GuardOperands.h"
+#include "exec/guards/GuardOperands.h"
 
 namespace mycelya::exec {
 namespace {

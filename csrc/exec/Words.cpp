@@ -1,6 +1,6 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
-#include "exec/program/Words.h"
+#include "exec/Words.h"
 
 #include <c10/util/Exception.h>
 

@@ -4,7 +4,7 @@
 // Guards of gradients of embeddings, pooling and padding, which write to places that their operands name.
 #include <algorithm>
 
-#include "exec/operators/GuardOperands.h"
+#include "exec/guards/GuardOperands.h"
 
 namespace mycelya::exec {
 namespace {

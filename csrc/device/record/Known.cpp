@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-#include "device/known/Known.h"
+#include "device/record/Known.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
@@ -18,7 +18,7 @@
 #include <utility>
 
 #include "device/client/Client.h"
-#include "device/operators/Reads.h"
+#include "device/record/Reads.h"
 #include "device/record/RecordInternal.h"
 #include "device/record/Recorder.h"
 

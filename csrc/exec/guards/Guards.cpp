@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // The table of guards, and the checks of index values.
-#include "exec/operators/Guards.h"
+#include "exec/guards/Guards.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/aminmax.h>
@@ -14,7 +14,7 @@
 #include <limits>
 #include <string_view>
 
-#include "exec/operators/GuardOperands.h"
+#include "exec/guards/GuardOperands.h"
 
 namespace mycelya::exec {
 

@@ -3,8 +3,8 @@
 //
 // The profile of this process. While one runs, recorders note when traces begin and end and which op of PyTorch has
 // recorded each record, and the client library notes what becomes of them: runtime/profile.go.
-#ifndef MYCELYA_DEVICE_PROFILE_PROFILE_H_
-#define MYCELYA_DEVICE_PROFILE_PROFILE_H_
+#ifndef MYCELYA_DEVICE_CLIENT_PROFILE_H_
+#define MYCELYA_DEVICE_CLIENT_PROFILE_H_
 
 #include <atomic>
 #include <cstdint>
@@ -35,4 +35,4 @@ void NoteWait(int64_t began, myc_origin at);
 
 }  // namespace mycelya
 
-#endif  // MYCELYA_DEVICE_PROFILE_PROFILE_H_
+#endif  // MYCELYA_DEVICE_CLIENT_PROFILE_H_

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // Reads a program's words with bounds checks. Arguments get their types later, from schemas.
-#ifndef MYCELYA_EXEC_PROGRAM_WORDS_H_
-#define MYCELYA_EXEC_PROGRAM_WORDS_H_
+#ifndef MYCELYA_EXEC_WORDS_H_
+#define MYCELYA_EXEC_WORDS_H_
 
 #include <cstdint>
 #include <string>
@@ -58,4 +58,4 @@ uint64_t NumberDtype(uint64_t kind);
 
 }  // namespace mycelya::exec
 
-#endif  // MYCELYA_EXEC_PROGRAM_WORDS_H_
+#endif  // MYCELYA_EXEC_WORDS_H_

@@ -4,8 +4,8 @@
 // Checks of operands before a call. Some kernels of ATen trust their callers: they read or write outside of their
 // operands if sizes do not fit together or if an index is out of range, and kernels of CUDA then end the process's
 // context. A guard raises an error instead. An operator without such kernels has no guard.
-#ifndef MYCELYA_EXEC_OPERATORS_GUARDS_H_
-#define MYCELYA_EXEC_OPERATORS_GUARDS_H_
+#ifndef MYCELYA_EXEC_GUARDS_GUARDS_H_
+#define MYCELYA_EXEC_GUARDS_GUARDS_H_
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
@@ -31,4 +31,4 @@ void CheckOut(const std::string& name, const at::Tensor& out);
 
 }  // namespace mycelya::exec
 
-#endif  // MYCELYA_EXEC_OPERATORS_GUARDS_H_
+#endif  // MYCELYA_EXEC_GUARDS_GUARDS_H_

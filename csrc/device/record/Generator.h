@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // Random state is on the worker. A generator here is an id, and seeding it is a record.
-#ifndef MYCELYA_DEVICE_PYTORCH_GENERATOR_H_
-#define MYCELYA_DEVICE_PYTORCH_GENERATOR_H_
+#ifndef MYCELYA_DEVICE_RECORD_GENERATOR_H_
+#define MYCELYA_DEVICE_RECORD_GENERATOR_H_
 
 #include <ATen/core/Generator.h>
 
@@ -25,4 +25,4 @@ void ReviveGenerator(const at::Generator& g, c10::DeviceIndex device);
 
 }  // namespace mycelya
 
-#endif  // MYCELYA_DEVICE_PYTORCH_GENERATOR_H_
+#endif  // MYCELYA_DEVICE_RECORD_GENERATOR_H_

@@ -9,7 +9,7 @@
 
 #include <limits>
 
-#include "exec/operators/GuardOperands.h"
+#include "exec/guards/GuardOperands.h"
 
 namespace mycelya::exec {
 

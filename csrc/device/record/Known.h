@@ -3,8 +3,8 @@
 //
 // Values that the client knows without the worker: the bytes of small uploads, and what exact operators make of them. A
 // read of such a value costs no round trip: PyTorch's CPU kernels compute it in this process when it is read.
-#ifndef MYCELYA_DEVICE_KNOWN_KNOWN_H_
-#define MYCELYA_DEVICE_KNOWN_KNOWN_H_
+#ifndef MYCELYA_DEVICE_RECORD_KNOWN_H_
+#define MYCELYA_DEVICE_RECORD_KNOWN_H_
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
@@ -114,4 +114,4 @@ void ForgetKnown(c10::DeviceIndex device);
 
 }  // namespace mycelya
 
-#endif  // MYCELYA_DEVICE_KNOWN_KNOWN_H_
+#endif  // MYCELYA_DEVICE_RECORD_KNOWN_H_

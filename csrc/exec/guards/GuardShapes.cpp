@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "exec/operators/GuardOperands.h"
+#include "exec/guards/GuardOperands.h"
 
 namespace mycelya::exec {
 namespace {

@@ -1,7 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-#include "device/pytorch/Generator.h"
+#include "device/record/Generator.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
@@ -13,9 +13,9 @@
 
 #include "device/client/Client.h"
 #include "device/client/State.h"
-#include "device/operators/Transfer.h"
 #include "device/record/Record.h"
 #include "device/record/Recorder.h"
+#include "device/record/Transfer.h"
 #include "device/tensor/Storage.h"
 
 namespace mycelya {

@@ -1,9 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// All transfers of bytes between the CPU and a device.
-#ifndef MYCELYA_DEVICE_OPERATORS_TRANSFER_H_
-#define MYCELYA_DEVICE_OPERATORS_TRANSFER_H_
+// All transfers of bytes between the CPU and a device. operators/Transfer.cpp defines them.
+#ifndef MYCELYA_DEVICE_RECORD_TRANSFER_H_
+#define MYCELYA_DEVICE_RECORD_TRANSFER_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -65,4 +65,4 @@ bool Query(c10::DeviceIndex device);
 
 }  // namespace mycelya
 
-#endif  // MYCELYA_DEVICE_OPERATORS_TRANSFER_H_
+#endif  // MYCELYA_DEVICE_RECORD_TRANSFER_H_
