@@ -154,5 +154,5 @@ func (p *planner) take(from, to ir.ValueID) {
 	for _, v := range append([]ir.ValueID(nil), p.buffers[at.buffer].residents...) {
 		p.evict(v)
 	}
-	p.put(to, place{buffer: at.buffer, full: true})
+	p.put(to, location{buffer: at.buffer, full: true})
 }

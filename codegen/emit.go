@@ -60,11 +60,11 @@ func (p *planner) skip(id ir.NodeID) {
 }
 
 // input takes over the buffer of a storage, if the program needs it. All input nodes of a slot are the same content:
-// the first node places them all, because a later one may come after a write.
+// the first node locates them all, because a later one may come after a write.
 func (p *planner) input(n *ir.Node) {
 	s := p.slots.At(n.Slot)
 	if s.input == 0 {
-		return // it is unused, or placed already
+		return // it is unused, or located already
 	}
 	v := s.input - 1
 	s.input = 0
@@ -73,7 +73,7 @@ func (p *planner) input(n *ir.Node) {
 	p.out.Program.Inputs = append(p.out.Program.Inputs, uint32(b))
 	p.out.Inputs = append(p.out.Inputs, n.Slot)
 	for found := true; found; v, found = p.same[v] {
-		p.put(v, place{buffer: b, full: true})
+		p.put(v, location{buffer: b, full: true})
 	}
 }
 
@@ -90,7 +90,7 @@ func (p *planner) empty(n *ir.Node) {
 	b := p.newBuffer()
 	bytes := p.params.bytes(p.g, p.g.Types[n.First])
 	p.emit(&program.Alloc{Buffer: uint32(b), Bytes: bytes})
-	p.put(n.First, place{buffer: b, full: true})
+	p.put(n.First, location{buffer: b, full: true})
 }
 
 // update replaces a window of its base, in one of three ways. The window already holds the new content, because it was
@@ -99,7 +99,7 @@ func (p *planner) empty(n *ir.Node) {
 func (p *planner) update(id ir.NodeID) error {
 	n := &p.g.Nodes[id]
 	if p.u.noop[id] {
-		return nil // the call that absorbed it has placed it
+		return nil // the call that absorbed it has located it
 	}
 	if len(p.u.at[n.First]) == 0 {
 		p.skip(id)
@@ -135,7 +135,7 @@ func (p *planner) update(id ir.NodeID) error {
 	if err != nil {
 		return err
 	}
-	if err := p.patch(place{buffer: at.buffer, offset: offset}, with); err != nil {
+	if err := p.patch(location{buffer: at.buffer, offset: offset}, with); err != nil {
 		return err
 	}
 	p.put(n.First, at)
@@ -143,7 +143,7 @@ func (p *planner) update(id ir.NodeID) error {
 }
 
 // patch writes a value into a window.
-func (p *planner) patch(to place, with ir.ValueID) error {
+func (p *planner) patch(to location, with ir.ValueID) error {
 	dst := p.tensor(to, p.g.Types[with])
 	if !p.g.Immediate(with) {
 		src, err := p.locate(with)
@@ -172,7 +172,7 @@ func (p *planner) copyNode(id ir.NodeID) error {
 	}
 	p.touched = append(p.touched, src.buffer)
 	from := p.tensor(src, p.g.Types[p.g.Args[n.ArgLo].V])
-	to := place{buffer: p.newBuffer(), full: true}
+	to := location{buffer: p.newBuffer(), full: true}
 	p.copy(p.tensor(to, p.g.Types[n.First]), from)
 	p.put(n.First, to)
 	return nil
@@ -207,10 +207,10 @@ func (p *planner) resize(id ir.NodeID) error {
 		to = p.newBuffer()
 		p.touched = append(p.touched, window.buffer)
 		bytes := ir.Type{DType: ir.U8, Dims: p.g.Types[old].Dims}
-		p.copy(p.tensor(place{buffer: to}, bytes), p.tensor(window, p.g.Types[old]))
+		p.copy(p.tensor(location{buffer: to}, bytes), p.tensor(window, p.g.Types[old]))
 	}
 	p.emit(&program.Resize{Buffer: uint32(to), Bytes: bytes})
-	p.put(n.First, place{buffer: to, full: true})
+	p.put(n.First, location{buffer: to, full: true})
 	return nil
 }
 
@@ -221,7 +221,7 @@ func (p *planner) call(id ir.NodeID, name string, args []ir.Arg) error {
 	if err := p.expressWindows(id); err != nil {
 		return err
 	}
-	targets := p.targets[:0] // the places of the roots that the call writes; empty: it writes none
+	targets := p.targets[:0] // the locations of the roots that the call writes; empty: it writes none
 	var order []ir.ValueID
 	var err error
 	g.Uses(id, func(v ir.ValueID, write bool) {
@@ -261,13 +261,13 @@ func (p *planner) call(id ir.NodeID, name string, args []ir.Arg) error {
 	return nil
 }
 
-// unwritten is the place of a root that the current call does not write.
-var unwritten = place{buffer: -2}
+// unwritten is the location of a root that the current call does not write.
+var unwritten = location{buffer: -2}
 
-// noTargets returns places by value, all of them unwritten.
-func (p *planner) noTargets() []place {
+// noTargets returns locations by value, all of them unwritten.
+func (p *planner) noTargets() []location {
 	if p.targets == nil {
-		p.targets = make([]place, len(p.g.Types))
+		p.targets = make([]location, len(p.g.Types))
 		for v := range p.targets {
 			p.targets[v] = unwritten
 		}
@@ -284,15 +284,15 @@ func (p *planner) results(id ir.NodeID, c *program.Call) {
 			c.Results = append(c.Results, 0)
 			continue
 		}
-		at := place{buffer: p.newBuffer(), full: true}
+		at := location{buffer: p.newBuffer(), full: true}
 		p.put(v, at)
 		c.Results = append(c.Results, p.tensor(at, p.g.Types[v])+1)
 	}
 }
 
-// afterWrites places the new content of each operand that a call has written, and the values of the updates that the
+// afterWrites locates the new content of each operand that a call has written, and the values of the updates that the
 // call absorbed.
-func (p *planner) afterWrites(id ir.NodeID, targets []place) {
+func (p *planner) afterWrites(id ir.NodeID, targets []location) {
 	if len(targets) == 0 {
 		return
 	}
@@ -320,8 +320,8 @@ func (p *planner) afterWrites(id ir.NodeID, targets []place) {
 	})
 }
 
-// arg returns an argument in the form of a program. targets has the places of the roots that the call writes.
-func (p *planner) arg(a ir.Arg, targets []place) (program.Arg, error) {
+// arg returns an argument in the form of a program. targets has the locations of the roots that the call writes.
+func (p *planner) arg(a ir.Arg, targets []location) (program.Arg, error) {
 	switch a.Kind {
 	case ir.ArgValue:
 		return p.valueArg(ir.ValueID(a.V), targets)
@@ -374,7 +374,7 @@ var numbers = func() map[ir.DType]uint8 {
 	return kinds
 }()
 
-func (p *planner) valueArg(v ir.ValueID, targets []place) (program.Arg, error) {
+func (p *planner) valueArg(v ir.ValueID, targets []location) (program.Arg, error) {
 	n, t := &p.g.Nodes[p.g.Def[v]], p.g.Types[v]
 	switch n.Op {
 	case ir.OpConst:

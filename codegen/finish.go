@@ -41,7 +41,7 @@ func (p *planner) outputs() error {
 		case err != nil:
 			return fmt.Errorf("output %d: %w", o.Slot, err)
 		case !p.storable(o.Value, at):
-			to := place{buffer: p.newBuffer(), full: true}
+			to := location{buffer: p.newBuffer(), full: true}
 			p.copy(p.tensor(to, p.g.Types[o.Value]), p.tensor(at, p.g.Types[o.Value]))
 			chosen[i] = to.buffer
 		case taken[at.buffer] || p.buffers[at.buffer].slot >= 0:
@@ -62,7 +62,7 @@ func (p *planner) outputs() error {
 }
 
 // storable reports whether a value fills its buffer.
-func (p *planner) storable(v ir.ValueID, at place) bool { return p.u.root[v] == v && at.full }
+func (p *planner) storable(v ir.ValueID, at location) bool { return p.u.root[v] == v && at.full }
 
 func (p *planner) finish() *Compiled {
 	c := p.out

@@ -248,7 +248,7 @@ func (f *group) draw(made map[int]bool) ([]program.Step, refused) {
 	for _, id := range f.Draws {
 		v := g.Nodes[id].First
 		if len(f.leaves[v]) > 1 {
-			return nil, "it leaves a mask in two places"
+			return nil, "it leaves a mask in two locations"
 		}
 		w, t, why := f.target(v)
 		if why != "" {

@@ -105,11 +105,11 @@ func (f *group) bind(low *lowered, made map[int]bool) (at program.Instance, why 
 
 // operand binds one operand.
 func (f *group) operand(v ir.ValueID, read bool, made map[int]bool) (u use, why refused) {
-	place := f.target
+	where := f.target
 	if read {
-		place = f.source
+		where = f.source
 	}
-	w, t, why := place(v)
+	w, t, why := where(v)
 	if why != "" {
 		return u, why
 	}
@@ -218,7 +218,7 @@ func sameRun(k *kernel.Kernel, uses []use, tensor uint32) bool {
 }
 
 // source is where a kernel finds an operand, a value of the group's graph.
-func (f *group) source(v ir.ValueID) (place, ir.Type, refused) {
+func (f *group) source(v ir.ValueID) (location, ir.Type, refused) {
 	g := f.Graph
 	root := g.Root(v)
 	t := g.Types[v]
@@ -242,7 +242,7 @@ func (f *group) source(v ir.ValueID) (place, ir.Type, refused) {
 	t = f.typ(t)
 	offset := f.dim(g.Find(g.Nodes[g.Def[v]].Offset))
 	if b, ok := f.temps[f.of(root)]; ok {
-		return place{buffer: b, offset: offset}, t, ""
+		return location{buffer: b, offset: offset}, t, ""
 	}
 	if left := f.leaves[root]; len(left) > 0 {
 		own, why := f.own(left[0])
@@ -266,9 +266,9 @@ func (f *group) source(v ir.ValueID) (place, ir.Type, refused) {
 	return nowhere, t, "it reads what no kernel before it has made"
 }
 
-// target is where a kernel leaves a value of the group's graph: the one place where the operators leave it, or a buffer
-// of its own.
-func (f *group) target(v ir.ValueID) (place, ir.Type, refused) {
+// target is where a kernel leaves a value of the group's graph: the one location where the operators leave it, or a
+// buffer of its own.
+func (f *group) target(v ir.ValueID) (location, ir.Type, refused) {
 	t := f.typ(f.Graph.Types[v])
 	left := f.leaves[v]
 	if len(left) == 0 {
@@ -276,7 +276,7 @@ func (f *group) target(v ir.ValueID) (place, ir.Type, refused) {
 		f.temps[f.of(v)] = b
 		f.made = append(f.made, b)
 		f.p.buffers = append(f.p.buffers, buffer{slot: -1, freed: true}) // the kernels' steps make and free it
-		return place{buffer: b}, t, ""
+		return location{buffer: b}, t, ""
 	}
 	own := left[0]
 	if len(left) > 1 {

@@ -32,7 +32,7 @@ type coder struct {
 	loads map[loadKey]uint64    // registers of operands that it reads, and of numbers
 }
 
-// loadKey identifies the content of a register: a number of a dtype, a constant, or an operand read at a place.
+// loadKey identifies the content of a register: a number of a dtype, a constant, or an operand read at an offset.
 type loadKey struct {
 	kind     uint8 // ir.ArgValue for an operand or a number, else the kind of the constant
 	space    int8  // of an operand
@@ -233,7 +233,7 @@ func (c *coder) constant(a ir.Arg, to ir.DType) uint64 {
 }
 
 func (c *coder) store(v ir.ValueID) {
-	space, along := c.group.Place(v)
+	space, along := c.group.Mapping(v)
 	at := c.bind(v, kernel.Write, space, along)
 	c.emit(kernel.Instr{Op: kernel.Store, Class: class(c.g.Types[v].DType), A: at, B: c.regs[v]})
 }
@@ -278,7 +278,7 @@ func (c *coder) take(id ir.NodeID) uint64 {
 
 // iota emits the position of a point along a dim of the node's operand.
 func (c *coder) iota(id ir.NodeID) uint64 {
-	space, along := c.group.Place(c.g.Nodes[id].First)
+	space, along := c.group.Mapping(c.g.Nodes[id].First)
 	d := along[c.g.NodeArgs(id)[1].V]
 	if d < 0 { // it has one element
 		return c.constant(ir.Arg{Kind: ir.ArgInt}, ir.I64)

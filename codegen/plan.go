@@ -13,15 +13,15 @@ import (
 	"github.com/mycelya/mycelya/program"
 )
 
-// place is the memory of a root: a buffer and an offset in elements of the root's dtype. If full, the root fills the
+// location is the memory of a root: a buffer and an offset in elements of the root's dtype. If full, the root fills the
 // buffer, so a storage can take the buffer.
-type place struct {
+type location struct {
 	buffer int // -1: nowhere
 	offset ir.Dim
 	full   bool
 }
 
-var nowhere = place{buffer: -1}
+var nowhere = location{buffer: -1}
 
 // buffer is the planner's state of a buffer at the current node. All residents are windows on its current content.
 // Before a content is overwritten, each resident is moved to a copy or evicted.
@@ -35,7 +35,7 @@ type buffer struct {
 
 // slot is the planner's state of a binding slot.
 type slot struct {
-	input    ir.ValueID // one more than the first of its input nodes' values that is used and not yet placed, 0 for none
+	input    ir.ValueID // one more than the first used value of its input nodes without a location, 0 for none
 	replaced bool       // by an output
 	written  bool       // by a record of the trace
 	first    int32      // the first such record
@@ -49,7 +49,7 @@ type planner struct {
 	o       Options
 	out     *Compiled
 	params  params
-	at      []place // by root
+	at      []location // by root
 	buffers []buffer
 	room    []ir.ValueID // for one resident of each buffer; most have no more
 	slots   ir.BySlot[slot]
@@ -59,10 +59,10 @@ type planner struct {
 	next    []uint32                  // by number of a window: one more than the number of its buffer's next one
 	tensors map[string]uint32         // by the window's key; see listed
 	key     []byte                    // a buffer for one key
-	targets []place                   // see call
+	targets []location                // see call
 	kernels map[string]int            // by text: the kernel's number
 	record  int32                     // of the current node
-	reads   ofGroup[place]            // by value that the group reads: where its operators find it
+	reads   ofGroup[location]         // by value that the group reads: where its operators find it
 	used    ofGroup[usedBy]           // by buffer
 
 	versions versions // of the graph
@@ -91,7 +91,7 @@ func newPlanner(given *ir.Graph, o Options) *planner {
 			Program: &program.Program{Steps: make([]program.Step, 0, steps), Records: make([]uint32, 0, steps)},
 		},
 		params:  params{quotients: map[int]program.Dim{}},
-		at:      make([]place, len(g.Types)),
+		at:      make([]location, len(g.Types)),
 		buffers: make([]buffer, 0, buffers),
 		room:    make([]ir.ValueID, 0, buffers),
 		slots:   ir.NewBySlot[slot](g),
@@ -127,7 +127,7 @@ func (p *planner) newBuffer() int {
 }
 
 // put makes root a resident.
-func (p *planner) put(root ir.ValueID, at place) {
+func (p *planner) put(root ir.ValueID, at location) {
 	p.at[root] = at
 	b := &p.buffers[at.buffer]
 	if n := len(p.room); b.residents == nil && n < cap(p.room) {
@@ -162,10 +162,10 @@ func (p *planner) clone(from int) int {
 }
 
 // own makes root's buffer writable at a node: content of the buffer that is still needed is copied away first. It
-// returns the place where the node writes root; all windows on root that the node writes must lie there. If apart, the
-// node also reads root, as the patch of an update, and must see the old content. Otherwise a read of root by the node
-// is an alias of what it writes, as in PyTorch.
-func (p *planner) own(root ir.ValueID, node ir.NodeID, apart bool) (place, error) {
+// returns the location where the node writes root; all windows on root that the node writes must lie there. If apart,
+// the node also reads root, as the patch of an update, and must see the old content. Otherwise a read of root by the
+// node is an alias of what it writes, as in PyTorch.
+func (p *planner) own(root ir.ValueID, node ir.NodeID, apart bool) (location, error) {
 	from := p.at[root]
 	if from.buffer < 0 {
 		return nowhere, fmt.Errorf("BUG: the written value %%%d has no buffer", root)
@@ -200,7 +200,7 @@ func (p *planner) own(root ir.ValueID, node ir.NodeID, apart bool) (place, error
 }
 
 // shift returns the offset in a buffer of a window at an offset in a root, or false if no dim can express it.
-func (p *planner) shift(root ir.ValueID, at place, offset ir.Dim, dtype ir.DType) (ir.Dim, bool) {
+func (p *planner) shift(root ir.ValueID, at location, offset ir.Dim, dtype ir.DType) (ir.Dim, bool) {
 	base, offset := p.g.Find(at.offset), p.g.Find(offset)
 	have, want := int64(p.g.Types[root].DType.Size()), int64(dtype.Size())
 	_, baseSym := base.Sym()
@@ -218,7 +218,7 @@ func (p *planner) shift(root ir.ValueID, at place, offset ir.Dim, dtype ir.DType
 
 // locate returns the window of a value, root or view. A root is first copied into a buffer of its own if its offset in
 // a larger buffer cannot be added to the view's.
-func (p *planner) locate(v ir.ValueID) (place, error) {
+func (p *planner) locate(v ir.ValueID) (location, error) {
 	root := p.u.root[v]
 	at := p.at[root]
 	if at.buffer < 0 {
@@ -232,7 +232,7 @@ func (p *planner) locate(v ir.ValueID) (place, error) {
 		at = p.materialise(root)
 		offset, _ = p.shift(root, at, p.g.Nodes[p.g.Def[v]].Offset, p.g.Types[v].DType)
 	}
-	return place{buffer: at.buffer, offset: offset}, nil
+	return location{buffer: at.buffer, offset: offset}, nil
 }
 
 // expressWindows makes every window on the roots of a node expressible, before the node decides which buffers it may
@@ -248,9 +248,9 @@ func (p *planner) expressWindows(node ir.NodeID) error {
 }
 
 // materialise moves root into a buffer of its own.
-func (p *planner) materialise(root ir.ValueID) place {
+func (p *planner) materialise(root ir.ValueID) location {
 	p.touched = append(p.touched, p.at[root].buffer)
-	to := place{buffer: p.newBuffer(), full: true}
+	to := location{buffer: p.newBuffer(), full: true}
 	p.asMade([]ir.ValueID{root}, func() {
 		p.copy(p.tensor(to, p.g.Types[root]), p.tensor(p.at[root], p.g.Types[root]))
 		p.evict(root)
@@ -280,7 +280,7 @@ func (p *planner) copy(dst, src uint32) {
 const listed = 8
 
 // tensor returns the program's number for a window. Equal windows have one number.
-func (p *planner) tensor(at place, t ir.Type) uint32 {
+func (p *planner) tensor(at location, t ir.Type) uint32 {
 	g := p.g
 	offset := g.Find(at.offset)
 	last, count := &p.buffers[at.buffer].windows, 0

@@ -25,7 +25,7 @@ type inRow struct {
 
 const differs = "the rows of its lists differ in memory"
 
-// differ reports whether a row that is left out has its results in other places than the row that stands for it: the
+// differ reports whether a row that is left out has its results in other locations than the row that stands for it: the
 // operators have overwritten a result of one and not of the other.
 func (f *group) differ() bool {
 	p := f.p

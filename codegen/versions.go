@@ -20,7 +20,7 @@ type version struct {
 	writer int32 // the record of the step that leaves it there; -1: none, it is the content of an input
 }
 
-// versions has the first and the current place of each version: a content that is still needed is copied away before
+// versions has the first and the current location of each version: a content that is still needed is copied away before
 // its buffer is overwritten.
 type versions struct{ first, current []version }
 
@@ -49,8 +49,8 @@ func (p *planner) follow() {
 	}
 }
 
-// hold notes the place of each version that a value is.
-func (p *planner) hold(value ir.ValueID, at place) {
+// hold notes the location of each version that a value is.
+func (p *planner) hold(value ir.ValueID, at location) {
 	for i := p.version[value] - 1; i >= 0; i = p.another[i] - 1 {
 		v := version{buffer: -1}
 		if at.full {
@@ -104,8 +104,8 @@ func (p *planner) failure() {
 	}
 }
 
-// addVersion says that the storage of an output has this version from a record on. Versions without a place are added
-// too: then the content is lost.
+// addVersion says that the storage of an output has this version from a record on. Versions without a location are
+// added too: then the content is lost.
 func (c *Compiled) addVersion(output int, record int32, at version) {
 	c.Program.Versions = append(c.Program.Versions, program.Version{
 		Output: uint32(output), Record: uint32(record + 1), Buffer: uint32(at.buffer + 1), Writer: uint32(at.writer + 1),

@@ -18,12 +18,12 @@ import (
 // and the result of a reduction runs along the others. A cluster that does not reduce may have several spaces. Each has
 // all points, in the same order under other sizes: a reshape is an index computed from another.
 type cluster struct {
-	spaces  [][]ir.Dim
-	reduced []bool // by dim of the space; nil: it does not reduce
-	members []ir.NodeID
-	draws   bool // random numbers
-	places  bool // positions along dims of the space
-	list    bool // it is of one tensor of a list
+	spaces    [][]ir.Dim
+	reduced   []bool // by dim of the space; nil: it does not reduce
+	members   []ir.NodeID
+	draws     bool // random numbers
+	positions bool // positions along dims of the space
+	list      bool // it is of one tensor of a list
 
 	// Reshapes read one of its spaces in two dim orders. A kernel has one order for each, so the cluster has no kernel.
 	// It is not split: its group runs as its operators.
@@ -32,9 +32,9 @@ type cluster struct {
 	orders map[int8][]int8
 }
 
-// place is the space of its cluster in which a value runs. By dim of the value, it has the dim of the space along which
-// that dim runs, or -1 for size 1.
-type place struct {
+// mapping is the space of its cluster in which a value runs. By dim of the value, it has the dim of the space along
+// which that dim runs, or -1 for size 1.
+type mapping struct {
 	space int8
 	along []int8
 }
@@ -61,8 +61,8 @@ type finder struct {
 	whole     *dag                 // by node of the given graph
 	segment   []int32              // by node of g: the number of effects before it
 	clusters  []*cluster           // by node of g that stands for its vertex of prims
-	places    []place              // by value of g
-	points    []place              // by node of g: where its loop runs, by the dims of its result (reductions: operand)
+	mappings  []mapping            // by value of g
+	points    []mapping            // by node of g: where its loop runs, by the dims of its result (reductions: operand)
 	users     [][]ir.NodeID        // by value of g
 	output    []bool               // by value of g
 	windows   map[ir.NodeID]window // of views
@@ -86,7 +86,7 @@ type refusal struct {
 	why      string
 }
 
-// single makes the cluster of one primitive, and places its results.
+// single makes the cluster of one primitive, and maps its results.
 func (f *finder) single(id ir.NodeID) {
 	g, n := f.g, &f.g.Nodes[id]
 	over := g.Types[n.First].Dims
@@ -97,7 +97,7 @@ func (f *finder) single(id ir.NodeID) {
 	c := &f.room.clusters.take(1)[0]
 	*c = cluster{members: f.room.members.take(1), draws: n.Flags&ir.FlagRNG != 0, list: f.expansion.List[f.of[id]]}
 	c.members[0] = id
-	c.places = n.Op == ir.OpCall && g.CallName(id) == decomp.Iota
+	c.positions = n.Op == ir.OpCall && g.CallName(id) == decomp.Iota
 	space := f.room.dims.take(len(over))[:0]
 	along := f.room.along.take(len(over))
 	for i, d := range over {
@@ -109,7 +109,7 @@ func (f *finder) single(id ir.NodeID) {
 	}
 	c.spaces = f.room.spaces.take(1)
 	c.spaces[0] = space
-	f.points[id] = place{along: along}
+	f.points[id] = mapping{along: along}
 	if reduce {
 		c.reduced = make([]bool, len(space))
 		reduced, keep := reducedDims(g, n, len(over)), g.Args[n.ArgLo+2].V != 0
@@ -132,7 +132,7 @@ func (f *finder) single(id ir.NodeID) {
 		}
 	}
 	for v := n.First; v < n.First+ir.ValueID(n.N); v++ {
-		f.places[v] = place{along: along}
+		f.mappings[v] = mapping{along: along}
 	}
 	f.clusters[id] = c
 }

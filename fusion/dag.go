@@ -4,20 +4,20 @@
 package fusion
 
 // dag is a graph whose vertices can be merged as long as that makes no cycle. It keeps a topological order all the
-// time, so a search for a second path between two vertices stays between their places.
+// time, so a search for a second path between two vertices stays between their positions.
 type dag struct {
-	up    []int32   // a vertex that this one was merged into, or itself
-	next  [][]int32 // edges of a vertex and of those merged into it
-	place []int32   // by vertex: its index in order
-	order []int32   // vertex by place, -1 for a place that is empty
-	seen  []int32   // by vertex: the last search that met it
-	stamp int32
+	up       []int32   // a vertex that this one was merged into, or itself
+	next     [][]int32 // edges of a vertex and of those merged into it
+	position []int32   // by vertex: its index in order
+	order    []int32   // vertex by position, -1 for one that is empty
+	seen     []int32   // by vertex: the last search that met it
+	stamp    int32
 }
 
 // newDAG returns a graph of n vertices in a topological order. A nil order is that of their numbers.
 func newDAG(n int, order []int32) *dag {
 	d := &dag{
-		up: make([]int32, n), next: make([][]int32, n), place: make([]int32, n), order: make([]int32, n),
+		up: make([]int32, n), next: make([][]int32, n), position: make([]int32, n), order: make([]int32, n),
 		seen: make([]int32, n),
 	}
 	const most = 4 // edges of a vertex that need no allocation of their own
@@ -28,7 +28,7 @@ func newDAG(n int, order []int32) *dag {
 		if order != nil {
 			v = order[i]
 		}
-		d.up[i], d.place[v], d.order[i] = int32(i), int32(i), v
+		d.up[i], d.position[v], d.order[i] = int32(i), int32(i), v
 	}
 	return d
 }
@@ -66,8 +66,8 @@ func (d *dag) members() [][]int32 {
 	return out
 }
 
-// far is how many places two vertices may be apart, which bounds the search for a second path. Values that live longer
-// do not count for memory traffic, and merging stays linear in the size of the graph.
+// far is how many positions two vertices may be apart, which bounds the search for a second path. Values that live
+// longer do not count for memory traffic, and merging stays linear in the size of the graph.
 const far = 400
 
 // farLists is the same limit for tensors of lists: consecutive operators on one tensor are as far apart as their lists
@@ -82,14 +82,14 @@ func (d *dag) check(a, b int, far int32) string {
 		return ""
 	}
 	first, last := a, b
-	if d.place[first] > d.place[last] {
+	if d.position[first] > d.position[last] {
 		first, last = last, first
 	}
-	if d.place[last]-d.place[first] > far {
+	if d.position[last]-d.position[first] > far {
 		return "they are too far apart"
 	}
 	d.stamp++
-	end := d.place[last]
+	end := d.position[last]
 	stack := []int32{}
 	push := func(from int, direct bool) bool {
 		for _, w := range d.next[from] {
@@ -97,7 +97,7 @@ func (d *dag) check(a, b int, far int32) string {
 			if v == last && !direct {
 				return false
 			}
-			if v == first || v == last || d.place[v] > end || d.seen[v] == d.stamp {
+			if v == first || v == last || d.position[v] > end || d.seen[v] == d.stamp {
 				continue
 			}
 			d.seen[v] = d.stamp
@@ -123,11 +123,11 @@ func (d *dag) merge(a, b int) {
 		return
 	}
 	first, last := a, b
-	if d.place[first] > d.place[last] {
+	if d.position[first] > d.position[last] {
 		first, last = last, first
 	}
 	// Vertices that depend on the first go behind both, the others before.
-	from, to := d.place[first], d.place[last]
+	from, to := d.position[first], d.position[last]
 	var before, after []int32
 	for p := from; p <= to; p++ {
 		switch v := d.order[p]; {
@@ -142,7 +142,7 @@ func (d *dag) merge(a, b int) {
 	put := func(v int32) {
 		d.order[p] = v
 		if v >= 0 {
-			d.place[v] = p
+			d.position[v] = p
 		}
 		p++
 	}

@@ -22,8 +22,9 @@ func newFinder(e *decomp.Expansion, g *ir.Graph, o Options) *finder {
 		expansion: e, g: p, of: e.Of,
 		obstacles: make([]obstacle, len(p.Nodes)), fusable: make([]bool, len(p.Nodes)), counts: make([]bool, len(p.Nodes)),
 		prims: newDAG(len(p.Nodes), itemOrder(e)), whole: newDAG(len(g.Nodes), nil), segment: make([]int32, len(p.Nodes)),
-		clusters: make([]*cluster, len(p.Nodes)), places: make([]place, len(p.Types)), points: make([]place, len(p.Nodes)),
-		users: p.Users(), output: make([]bool, len(p.Types)), windows: map[ir.NodeID]window{},
+		clusters: make([]*cluster, len(p.Nodes)), mappings: make([]mapping, len(p.Types)),
+		points: make([]mapping, len(p.Nodes)), users: p.Users(), output: make([]bool, len(p.Types)),
+		windows:  map[ir.NodeID]window{},
 		reshaped: map[ir.ValueID]bool{},
 		reads:    make([]catalogue.Point, len(p.Nodes)),
 	}

@@ -81,7 +81,7 @@ func TestLoops(t *testing.T) {
 	stored := group.Stored(group.Leaves)
 	require.Len(t, stored, 1)
 	require.Len(t, stored[0], 1)
-	space, along := group.Place(stored[0][0])
+	space, along := group.Mapping(stored[0][0])
 	assert.Equal(t, 0, space)
 	assert.Equal(t, []int8{1, 0}, along)
 }

@@ -195,11 +195,11 @@ func (f *finder) groups(g *ir.Graph) *Groups {
 	clusters := make([][]*cluster, len(g.Nodes))
 	computes := make([]int, len(g.Nodes)) // nodes
 	counted := make([]bool, len(g.Nodes))
-	for _, place := range f.prims.order {
-		if place < 0 || !f.fusable[place] || f.clusters[place] == nil {
+	for _, v := range f.prims.order {
+		if v < 0 || !f.fusable[v] || f.clusters[v] == nil {
 			continue
 		}
-		c := f.clusters[place]
+		c := f.clusters[v]
 		at := f.whole.find(int(f.of[c.members[0]]))
 		clusters[at] = append(clusters[at], c)
 		for _, id := range c.members {

@@ -206,10 +206,10 @@ func (l *Group) Reduces(id ir.NodeID) bool {
 	return false
 }
 
-// Place returns the space of its loop in which a value runs, and by dim of the value the dim of the space, or -1 for
+// Mapping returns the space of its loop in which a value runs, and by dim of the value the dim of the space, or -1 for
 // size 1.
-func (l *Group) Place(v ir.ValueID) (space int, along []int8) {
-	p := l.finder.places[v]
+func (l *Group) Mapping(v ir.ValueID) (space int, along []int8) {
+	p := l.finder.mappings[v]
 	return int(p.space), l.ordered(l.In(l.Graph.Def[v]), p.space, p.along)
 }
 

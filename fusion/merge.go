@@ -33,7 +33,7 @@ func (f *finder) fit(a, b *cluster, r relation) (m merge, why string) {
 	switch {
 	case len(a.members)+len(b.members) > maxPrims:
 		return m, "the kernel would be too long"
-	case spaces > 1 && (a.places || b.places):
+	case spaces > 1 && (a.positions || b.positions):
 		return m, "it needs positions in one index space"
 	case spaces > kernel.MaxSpaces:
 		return m, fmt.Sprintf("a kernel has at most %d index spaces", kernel.MaxSpaces)
@@ -64,7 +64,7 @@ func (f *finder) fit(a, b *cluster, r relation) (m merge, why string) {
 	}
 	if why == "" && m.into && len(spaceA) == len(spaceB) && len(a.members) > len(b.members) &&
 		!slices.Contains(m.along, -1) {
-		m.invert() // the same merge, with fewer places to change
+		m.invert() // the same merge, with fewer mappings to change
 	}
 	return m, why
 }
@@ -247,7 +247,7 @@ func (f *finder) unite(a, b int, m merge) {
 	}
 	spaces := base.take(other, at, one, m)
 	identity := m.identity()
-	move := func(p *place) {
+	move := func(p *mapping) {
 		if p.space == at && !m.flat && !identity {
 			along := make([]int8, len(p.along))
 			for i, d := range p.along {
@@ -263,7 +263,7 @@ func (f *finder) unite(a, b int, m merge) {
 	for _, id := range other.members {
 		n := &f.g.Nodes[id]
 		for v := n.First; v < n.First+ir.ValueID(n.N); v++ {
-			move(&f.places[v])
+			move(&f.mappings[v])
 		}
 		move(&f.points[id])
 	}
@@ -279,7 +279,7 @@ func (f *finder) unite(a, b int, m merge) {
 	}
 	base.members = append(base.members, other.members...)
 	base.draws = base.draws || other.draws
-	base.places = base.places || other.places
+	base.positions = base.positions || other.positions
 	base.list = base.list || other.list
 	base.twoOrders = base.twoOrders || other.twoOrders || m.twoOrders
 	f.prims.merge(a, b)

@@ -74,7 +74,7 @@ func (f *finder) taken(user ir.NodeID, operand ir.ValueID) int {
 // relate maps the cluster that makes root to the cluster of a user, by an operand that is root or a view of it.
 func (f *finder) relate(user ir.NodeID, operand, root ir.ValueID) (relation, string) {
 	g := f.g
-	p := f.places[root]
+	p := f.mappings[root]
 	from, to := f.cluster(g.Def[root]), f.cluster(user)
 	r := relation{from: p.space, to: f.points[user].space}
 	r.along = slices.Repeat([]int8{-1}, len(from.spaces[r.from]))
@@ -126,7 +126,7 @@ func runsAlongAll(along []int8, n int) bool {
 	return n == 0
 }
 
-// dimOrder returns by dim of its space the place of the dim in memory: 0 for the dim whose elements lie farthest apart.
+// dimOrder returns by dim of its space the rank of the dim in memory: 0 for the dim whose elements lie farthest apart.
 // The value runs along all dims of the space.
 func dimOrder(g *ir.Graph, t ir.Type, along []int8) []int8 {
 	dims := make([]int, 0, len(along))

@@ -22,7 +22,7 @@ const kept = 2
 // Class is the rows that are computed alike. Rows correspond value by value and size by size.
 type Class struct {
 	rows  []row
-	index map[ir.ValueID]int // by value of the first rows: its place in its row
+	index map[ir.ValueID]int // by value of the first rows: its position in its row
 	first int32              // one more than the first item of the first row
 }
 
@@ -248,7 +248,7 @@ func (t *table) classify() {
 type signer struct {
 	t      *table
 	key    []byte
-	number []int32 // by value: one more than its place in the row
+	number []int32 // by value: one more than its position in the row
 	values []ir.ValueID
 	dims   []ir.Dim
 
@@ -329,7 +329,7 @@ func (w *signer) value(v ir.ValueID) {
 	}
 }
 
-// dim appends a constant, or the place of a symbol in the row.
+// dim appends a constant, or the position of a symbol in the row.
 func (w *signer) dim(d ir.Dim) {
 	if d = w.t.g.Find(d); d >= 0 {
 		w.key = binary.AppendUvarint(append(w.key, 'c'), uint64(d))

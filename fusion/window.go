@@ -44,7 +44,7 @@ func windowOf(g *ir.Graph, id ir.NodeID) (window, bool) {
 		}
 	}
 	if !same {
-		// Both are dense: each place in memory once.
+		// Both are dense: each element of memory once.
 		f.requires = nil
 		w.flat = len(f.steps(view, false)) == len(to) && f.dense(from) && f.dense(to) && f.equal(sizes(from), sizes(to))
 		w.requires = f.requires

@@ -65,7 +65,7 @@ type parser struct {
 }
 
 // here is the place of a position in the line.
-func (p *parser) here(pos int) place { return place{p.line + 1, pos + 1} }
+func (p *parser) here(pos int) position { return position{p.line + 1, pos + 1} }
 
 // fail ends the parse; ParseAll turns the panic into its error.
 func (p *parser) fail(pos int, format string, args ...any) {

@@ -67,7 +67,7 @@ func TestSchemas(t *testing.T) {
 				return
 			}
 			require.ErrorContains(t, err, c.want)
-			var at *ir.PlacedError
+			var at *ir.PositionError
 			require.True(t, errors.As(err, &at))
 			assert.Equal(t, 7, at.Line)
 			assert.Equal(t, strings.LastIndex(c.text, c.at)+1, at.Col)

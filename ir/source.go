@@ -8,28 +8,28 @@ import (
 	"strconv"
 )
 
-// source has the places of statements in the text of a graph.
+// source has the positions of statements in the text of a graph.
 type source struct {
-	nodes, args, items, outputs []place // by node, by index in Args and in ListArgs, by output
+	nodes, args, items, outputs []position // by node, by index in Args and in ListArgs, by output
 }
 
-// place is a line and a column of a text, in bytes from 1.
-type place struct{ line, col int }
+// position is a line and a column of a text, in bytes from 1.
+type position struct{ line, col int }
 
 // none is the number of no argument and no item.
 const none = -1
 
 // PlacedError is an error about a statement of a graph that was parsed. Line and Col (in bytes) count from 1. Its text
 // is that of the same error about a graph without text.
-type PlacedError struct {
+type PositionError struct {
 	Line, Col int
 	Err       error
 }
 
-func (e *PlacedError) Error() string { return e.Err.Error() }
+func (e *PositionError) Error() string { return e.Err.Error() }
 
-// Unwrap returns the error without the place.
-func (e *PlacedError) Unwrap() error { return e.Err }
+// Unwrap returns the error without the position.
+func (e *PositionError) Unwrap() error { return e.Err }
 
 // ErrorAt is an error about a node, a PlacedError if the graph was parsed.
 func (g *Graph) ErrorAt(id NodeID, err error) error { return g.errorAt(id, none, none, err) }
@@ -51,4 +51,4 @@ func (g *Graph) errorAt(id NodeID, arg, item int, err error) error {
 	return at.error(err)
 }
 
-func (p place) error(err error) error { return &PlacedError{p.line, p.col, err} }
+func (p position) error(err error) error { return &PositionError{p.line, p.col, err} }

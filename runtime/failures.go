@@ -20,21 +20,21 @@ import (
 
 // explain is core.Explain: the error of a failed step has the worker's text, the op with its operands, and the line
 // that recorded the op.
-func (c *compiler) explain(ref core.Ref, st *proto.Status) error {
+func (s *session) explain(ref core.Ref, st *proto.Status) error {
 	text := strings.TrimRight(st.Text, "\n")
 	of, ok := ref.(*call)
 	if !ok {
 		return &Error{Kind: Kind(st.Kind), Text: st.Text}
 	}
-	compiled := of.variant.compiled
+	compiled := of.variant.Compiled
 	if int(st.Step) >= len(compiled.Program.Steps) {
 		return &Error{Kind: Kind(st.Kind), Text: text, Lost: of.lost(-1)}
 	}
-	name, where := c.locate(of, st.Step)
+	name, where := s.locate(of, st.Step)
 	text = fmt.Sprintf("%s\n  in %s, recorded %s", text, name, where)
 	if Kind(st.Kind) == KindMemory {
-		if peak := c.peak(compiled, of.meta.Params, of.entry.ops, of.origins); peak != "" {
-			text += "\n  of program #" + fmt.Sprint(of.variant.account.number) + ". " + peak
+		if peak := s.compiler.Peak(compiled, of.meta.Params, of.entry.Ops, of.origins); peak != "" {
+			text += "\n  of program #" + fmt.Sprint(of.variant.Account.Number) + ". " + peak
 		}
 	}
 	return &Error{Kind(st.Kind), text, of.lost(compiled.Program.Record(int(st.Step)))}
@@ -43,7 +43,7 @@ func (c *compiler) explain(ref core.Ref, st *proto.Status) error {
 // lost is the smallest id of the storages that a call does not make because a record has failed.
 func (c *call) lost(failed int) uint64 {
 	first := map[uint32]uint32{} // by output: 1 + the first record that makes or writes the storage
-	for _, v := range c.variant.compiled.Program.Versions {
+	for _, v := range c.variant.Compiled.Program.Versions {
 		if _, found := first[v.Output]; !found {
 			first[v.Output] = v.Record
 		}
@@ -71,15 +71,15 @@ func asError(err error) *Error {
 }
 
 // locate returns the op of a step with its operands, and the place that recorded it.
-func (c *compiler) locate(of *call, number uint32) (name, where string) {
-	compiled := of.variant.compiled
+func (s *session) locate(of *call, number uint32) (name, where string) {
+	compiled := of.variant.Compiled
 	record := compiled.Program.Record(int(number))
 	name = "a copy"
 	step, isCall := compiled.Program.Steps[number].(*program.Call)
 	_, isKernel := compiled.Program.Steps[number].(*program.Kernel)
 	switch {
-	case record >= 0 && record < len(of.entry.ops):
-		name = of.entry.ops[record]
+	case record >= 0 && record < len(of.entry.Ops):
+		name = of.entry.Ops[record]
 	case isCall:
 		name = step.Op
 	case isKernel:
@@ -90,7 +90,7 @@ func (c *compiler) locate(of *call, number uint32) (name, where string) {
 	}
 	where = "at an unknown place"
 	if record >= 0 && 2*record+1 < len(of.origins) {
-		if o := c.frontend.Origin(of.origins[2*record], of.origins[2*record+1]); o.File != "" {
+		if o := s.compiler.Frontend.Origin(of.origins[2*record], of.origins[2*record+1]); o.File != "" {
 			where = fmt.Sprintf("at %s:%d", o.File, o.Line)
 		}
 	}

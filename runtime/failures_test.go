@@ -11,12 +11,13 @@ import (
 	"github.com/mycelya/mycelya/codegen"
 	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/runtime/compile"
 )
 
 // TestLost: storages that the failed record or a later one should have made are lost, and all that came after them.
 func TestLost(t *testing.T) {
 	c := &call{
-		variant: &variant{compiled: &codegen.Compiled{Program: &program.Program{Versions: []program.Version{
+		variant: &compile.Variant{Compiled: &codegen.Compiled{Program: &program.Program{Versions: []program.Version{
 			{Output: 0, Record: 3}, {Output: 1, Record: 5}, {Output: 2, Record: 2}, {Output: 2, Record: 6},
 			{Output: 3, Record: 6},
 		}}}},

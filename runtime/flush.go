@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/runtime/compile"
 	"github.com/mycelya/mycelya/runtime/core"
+	"github.com/mycelya/mycelya/runtime/report"
 	"github.com/mycelya/mycelya/trace"
 )
 
@@ -18,7 +20,7 @@ import (
 type closedTrace struct {
 	*trace.Trace
 	event     core.TraceClosed
-	by        *charge
+	by        *report.Charge
 	releaseIt func()
 }
 
@@ -31,18 +33,18 @@ const callBytes = 512
 // call is a Call whose Done has not come, and what is needed to send it again or to explain its errors.
 type call struct {
 	meta    *proto.Call
-	variant *variant
-	entry   *entry
+	variant *compile.Variant
+	entry   *compile.Entry
 	origins []uint32 // of the trace
-	by      *charge
+	by      *report.Charge
 	notes   *profiled // nil: it is not profiled
 }
 
 // closed counts a cut.
 func (s *session) closed(t *trace.Trace, release func()) *closedTrace {
-	by := s.metrics.bill.at(t.ReasonOrigin)
+	by := s.metrics.Bill.At(t.ReasonOrigin)
 	if len(t.Origins) > 0 {
-		s.metrics.cut(t.Reason, by)
+		s.metrics.Cut(t.Reason, by)
 	}
 	c := &closedTrace{Trace: t, by: by, releaseIt: release}
 	c.event.Trace, c.event.At = c, time.Since(s.began)
@@ -65,30 +67,30 @@ func (s *session) prepare(a core.Prepare) {
 		return
 	}
 	found := now()
-	e, v, first := s.compiler.find(t.Trace)
+	e, v, first := s.compiler.Find(t.Trace)
 	known := v != nil
 	var err error
 	if v != nil {
-		err = s.compiler.hit(t.Trace, v)
+		err = s.compiler.Hit(t.Trace, v)
 	} else {
-		e, v, r.Changed, err = s.compiler.compile(t, e, first)
+		e, v, r.Changed, err = s.compiler.Compile(t.Trace, t.by, e, first)
 	}
 	if e != nil {
-		r.Inputs, r.Changed = e.inputs, e.changed
+		r.Inputs, r.Changed = e.Inputs, e.Changed
 	}
 	var m *proto.Call
 	if err == nil {
-		s.countUnused(v.account, t.Trace)
+		s.countUnused(v.Account, t.Trace)
 		m, err = bind(e, v, t.Trace)
 	}
 	switch {
 	case err != nil:
 		r.Err = s.uncompiled(t, err)
-	case len(v.compiled.Program.Steps) == 0 && len(m.Outputs) == 0:
+	case len(v.Compiled.Program.Steps) == 0 && len(m.Outputs) == 0:
 		r.Unused = m.Frees
 	default:
 		m.Busy = s.busy(v, t.Trace, a.SinceRead)
-		r.Program, r.Bytes = v.number(), 8*uint64(len(m.Params)+len(m.Inputs)+len(m.Outputs)+len(m.Frees))+callBytes
+		r.Program, r.Bytes = v.Number(), 8*uint64(len(m.Params)+len(m.Inputs)+len(m.Outputs)+len(m.Frees))+callBytes
 		r.Call = &call{meta: m, variant: v, entry: e, origins: slices.Clone(t.Origins), by: t.by,
 			notes: s.profiled(t, found, !known)}
 		if c := r.Call.(*call); c.notes != nil {
@@ -100,7 +102,7 @@ func (s *session) prepare(a core.Prepare) {
 // uncompiled is the error of a trace that has no program.
 func (s *session) uncompiled(t *closedTrace, err error) *Error {
 	s.metrics.Errors.Add(1)
-	o := s.compiler.frontend.Origin(t.ReasonOrigin[0], t.ReasonOrigin[1])
+	o := s.compiler.Frontend.Origin(t.ReasonOrigin[0], t.ReasonOrigin[1])
 	where := ""
 	if o.File != "" {
 		where = fmt.Sprintf(" before %s:%d", o.File, o.Line)
@@ -110,23 +112,23 @@ func (s *session) uncompiled(t *closedTrace, err error) *Error {
 }
 
 // bind makes the call of a program for one trace.
-func bind(e *entry, v *variant, t *trace.Trace) (*proto.Call, error) {
-	params, err := v.compiled.Params(t.Params)
+func bind(e *compile.Entry, v *compile.Variant, t *trace.Trace) (*proto.Call, error) {
+	params, err := v.Compiled.Params(t.Params)
 	if err != nil {
 		return nil, err
 	}
-	m := &proto.Call{Key: v.key[:], Params: params, Inputs: make([]uint64, len(v.compiled.Inputs)),
-		Outputs: make([]uint64, len(v.compiled.Outputs))}
-	for i, slot := range v.compiled.Inputs {
+	m := &proto.Call{Key: v.Key[:], Params: params, Inputs: make([]uint64, len(v.Compiled.Inputs)),
+		Outputs: make([]uint64, len(v.Compiled.Outputs))}
+	for i, slot := range v.Compiled.Inputs {
 		m.Inputs[i] = t.Bindings[slot]
 	}
-	for i, slot := range v.compiled.Outputs {
+	for i, slot := range v.Compiled.Outputs {
 		if t.Alive[slot] != 0 {
 			m.Outputs[i] = t.Bindings[slot]
 		}
 	}
 	m.Frees = slices.Clone(t.Frees)
-	for i, in := range e.inputs { // the worker never had a storage that the trace made and no tensor holds
+	for i, in := range e.Inputs { // the worker never had a storage that the trace made and no tensor holds
 		if in && t.Alive[i] == 0 {
 			m.Frees = append(m.Frees, t.Bindings[i])
 		}
@@ -140,10 +142,10 @@ func bind(e *entry, v *variant, t *trace.Trace) (*proto.Call, error) {
 // changes the reduction order and so the bits. Heavy programs use all cores, as in PyTorch.
 //
 // If the loop also reads what each of its rounds has made, its thread may look for the answer before it sleeps.
-func (s *session) busy(v *variant, t *trace.Trace, sinceRead int) uint32 {
+func (s *session) busy(v *compile.Variant, t *trace.Trace, sinceRead int) uint32 {
 	out, hurry := uint32(0), int64(0)
-	if v.weight != nil {
-		time := v.weight.Nanoseconds(t.Params)
+	if v.Weight != nil {
+		time := v.Weight.Nanoseconds(t.Params)
 		if time < float64(len(t.Origins)/2)*recording {
 			out = 1
 		}

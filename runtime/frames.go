@@ -11,7 +11,9 @@ import (
 
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/runtime/compile"
 	"github.com/mycelya/mycelya/runtime/core"
+	"github.com/mycelya/mycelya/runtime/report"
 	"github.com/mycelya/mycelya/trace"
 )
 
@@ -35,7 +37,7 @@ func (s *session) sendFrame(a core.Send) {
 	case transport.Read:
 		if g, ok := a.Ref.(core.Guess); ok {
 			s.metrics.Guesses.Add(1)
-			s.hold(a, s.metrics.bill.at(trace.Place{}), guessMessage(g), nil)
+			s.hold(a, s.metrics.Bill.At(trace.Place{}), guessMessage(g), nil)
 			return
 		}
 		t := a.Ref.(*Ticket)
@@ -68,7 +70,7 @@ func (s *session) sendProgram(a core.Send, c *call) {
 	if a.Again {
 		s.metrics.ProgramsResent.Add(1)
 	}
-	s.metrics.ProgramBytes.Add(s.write(a, c.by, &proto.Program{Key: c.variant.key[:], Words: c.variant.packed}, nil))
+	s.metrics.ProgramBytes.Add(s.write(a, c.by, &proto.Program{Key: c.variant.Key[:], Words: c.variant.Packed}, nil))
 }
 
 // sendCall sends a whole call, or its difference from the last call of the program. A worker that has forgotten the
@@ -76,11 +78,11 @@ func (s *session) sendProgram(a core.Send, c *call) {
 func (s *session) sendCall(a core.Send, c *call) {
 	m := c.meta
 	if !a.Again {
-		s.compiler.called(c.variant)
+		s.compiler.Called(c.variant)
 		if c.notes != nil {
 			s.profile.sends(c.notes, a.Seq)
 		}
-		m = c.variant.differing(a.Seq, m, s.worker)
+		m = differing(c.variant, a.Seq, m, s.worker)
 	}
 	if !a.Again && s.pace.dozes() { // the receiver sends a call again
 		s.hold(a, c.by, m, nil)
@@ -90,31 +92,31 @@ func (s *session) sendCall(a core.Send, c *call) {
 }
 
 // differing is the message of a call, which becomes the variant's last. life is the number of the worker.
-func (v *variant) differing(seq uint64, m *proto.Call, life int) *proto.Call {
+func differing(v *compile.Variant, seq uint64, m *proto.Call, life int) *proto.Call {
 	send := m
-	if v.last != nil && v.lastLife == life {
-		if delta, ok := proto.AppendDelta(nil, v.last, m); ok {
-			send = &proto.Call{Key: m.Key, Base: v.lastSeq, Delta: delta, Busy: m.Busy, Timed: m.Timed}
+	if v.Last != nil && v.LastLife == life {
+		if delta, ok := proto.AppendDelta(nil, v.Last, m); ok {
+			send = &proto.Call{Key: m.Key, Base: v.LastSeq, Delta: delta, Busy: m.Busy, Timed: m.Timed}
 		}
 	}
-	v.last, v.lastSeq, v.lastLife = m, seq, life
+	v.Last, v.LastSeq, v.LastLife = m, seq, life
 	return send
 }
 
 func (s *session) sendQuestion(a core.Send, t *Ticket, m protobuf.Message) {
 	if !t.view.Ahead {
 		s.metrics.RoundTrips.Add(1)
-		t.by.roundTrips.Add(1)
+		t.by.RoundTrips.Add(1)
 	}
 	s.write(a, t.by, m, nil)
 }
 
 // hold sends a frame in one message with the next one, or when the sender has nothing else to send.
-func (s *session) hold(a core.Send, by *charge, meta protobuf.Message, body []byte) {
+func (s *session) hold(a core.Send, by *report.Charge, meta protobuf.Message, body []byte) {
 	n := frameBytes(meta, body)
 	s.frames.Add(1)
 	s.settings.Dump.Frame(s.index, true, a.Type, a.Seq, n)
-	s.metrics.held(n, by)
+	s.metrics.Held(n, by)
 	defer s.profile.frame(s.index, false, a.Type, n)()
 	if err := s.conn.Hold(a.Type, a.Seq, meta, body); err != nil {
 		s.notSent(fmt.Errorf("sending %v: %w", a.Type, err))
@@ -150,12 +152,12 @@ func (s *session) notSent(err error) {
 }
 
 // write sends a frame, and counts and returns its bytes. If that fails the session has ended, and it returns 0.
-func (s *session) write(a core.Send, by *charge, meta protobuf.Message, body []byte) uint64 {
+func (s *session) write(a core.Send, by *report.Charge, meta protobuf.Message, body []byte) uint64 {
 	n := frameBytes(meta, body)
 	s.frames.Add(1)
 	// Count before the send: when the answer arrives, its receiver must find the frame counted.
 	s.settings.Dump.Frame(s.index, true, a.Type, a.Seq, n)
-	s.metrics.sent(n, by)
+	s.metrics.Sent(n, by)
 	defer s.profile.frame(s.index, false, a.Type, n)()
 	if err := s.conn.Send(a.Type, a.Seq, meta, body); err != nil {
 		s.notSent(fmt.Errorf("sending %v: %w", a.Type, err))

@@ -112,7 +112,7 @@ func (s *session) ask(t *Ticket, text []byte) error {
 	case "report":
 		return s.askReport(t)
 	case "eager":
-		s.compiler.setEager(q.On)
+		s.compiler.SetEager(q.On)
 		t.tryEnd(nil)
 		return nil
 	case "pause":

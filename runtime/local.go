@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"github.com/mycelya/mycelya/catalogue"
+	"github.com/mycelya/mycelya/runtime/compile"
 	"github.com/mycelya/mycelya/runtime/provider"
 	"github.com/mycelya/mycelya/trace"
 )
@@ -31,7 +32,7 @@ type Local struct {
 }
 
 // NewLocal is New.
-func NewLocal(frontend Frontend, provide func(Paths) (provider.Provider, error)) *Local {
+func NewLocal(frontend compile.Frontend, provide func(Paths) (provider.Provider, error)) *Local {
 	l := &Local{queues: map[int32]*queue{}, waits: map[uint64]*waiting{}}
 	l.Runtime = New(frontend, provide, func(index int32) (Mailbox, error) { return l.queue(index), nil })
 	return l

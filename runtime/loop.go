@@ -13,8 +13,11 @@ import (
 
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/runtime/compile"
 	"github.com/mycelya/mycelya/runtime/core"
 	"github.com/mycelya/mycelya/runtime/provider"
+	"github.com/mycelya/mycelya/runtime/report"
+	"github.com/mycelya/mycelya/runtime/settings"
 	"github.com/mycelya/mycelya/trace"
 )
 
@@ -29,8 +32,8 @@ type session struct {
 	index    int
 	name     string // in TLS handshakes
 	paths    Paths
-	settings *Settings
-	metrics  *metrics
+	settings *settings.Settings
+	metrics  *report.Metrics
 	profile  *profile
 	log      *slog.Logger
 	provider provider.Provider
@@ -43,7 +46,7 @@ type session struct {
 	began    time.Time
 
 	// Used by the sender only.
-	compiler *compiler
+	compiler *compile.Compiler
 	report   core.Prepared // of the trace that was prepared last, until the core has it
 	worker   int           // the life of the worker that it uses
 	pace     pace
@@ -83,17 +86,17 @@ type session struct {
 	resumed     chan struct{}     // closed when a paused session goes on; nil: it is not paused
 }
 
-func newSession(index int, paths Paths, settings *Settings, frontend Frontend, m *metrics,
+func newSession(index int, paths Paths, settings *settings.Settings, frontend compile.Frontend, m *report.Metrics,
 	notes *profile, p provider.Provider, mailbox Mailbox, tickets *tickets) *session {
 	log := settings.Log.With("device", index)
-	c := newCompiler(index, settings, frontend, m, log)
+	c := compile.New(index, settings, frontend, m, log)
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &session{index: index, name: transport.NewSessionName(), paths: paths, settings: settings, metrics: m,
 		profile: notes,
 		log:     log, provider: p, mailbox: mailbox, tickets: tickets,
 		credits: mailbox.Credits(), ctx: ctx, cancel: cancel, began: time.Now(), compiler: c, ended: make(chan struct{}),
-		hashes: make(chan struct{}, 1),
-		core:   core.New(c.explain)}
+		hashes: make(chan struct{}, 1)}
+	s.core = core.New(s.explain)
 	s.credits.OnWay.Store(0)
 	s.credits.Allowed.Store(core.MaxCalls)
 	return s
@@ -139,7 +142,7 @@ func (s *session) takeMailbox(out []core.Action) []core.Action {
 // collect submits the items in the mailbox, and counts the waits that the mailbox has counted.
 func (s *session) collect() {
 	s.mailbox.Stalls(func(at trace.Place, waits uint64, took time.Duration) {
-		s.metrics.waited(waits, took, s.metrics.bill.at(at))
+		s.metrics.Waited(waits, took, s.metrics.Bill.At(at))
 	})
 	s.performAll(s.takeMailbox(nil))
 }
@@ -314,7 +317,7 @@ func (s *session) close() {
 	s.do(core.Close{Err: &Error{Kind: KindStopped, Text: s.device() + " has been stopped. Its tensors are lost."}})
 	s.mailbox.Wake()
 	<-s.ended
-	s.compiler.close()
+	s.compiler.Close()
 	s.mu.Lock()
 	instance, ends := s.instance, s.ends
 	s.mu.Unlock()

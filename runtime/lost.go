@@ -182,8 +182,8 @@ func (s *session) processEnd(end *proto.EndedReply, worker provider.Handle) stri
 		text += fmt.Sprintf(", after the steps of call %d", end.Call)
 	default:
 		text += fmt.Sprintf(", in call %d, step %d", end.Call, end.Step-1)
-		if of != nil && end.Step-1 < uint64(len(of.variant.compiled.Program.Steps)) {
-			op, where := s.compiler.locate(of, uint32(end.Step-1))
+		if of != nil && end.Step-1 < uint64(len(of.variant.Compiled.Program.Steps)) {
+			op, where := s.locate(of, uint32(end.Step-1))
 			text += fmt.Sprintf(": %s, recorded %s", op, where)
 		}
 	}

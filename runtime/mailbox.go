@@ -79,7 +79,7 @@ func (s *session) submission(item *Item) (core.Event, error) {
 	if item.Trace != nil {
 		return &s.closed(item.Trace, item.Release).event, nil
 	}
-	by := s.metrics.bill.at(item.At)
+	by := s.metrics.Bill.At(item.At)
 	if item.Upload != nil && item.Ticket == 0 {
 		return s.upload(item.Upload, nil, by), nil
 	}

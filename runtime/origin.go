@@ -29,7 +29,7 @@ type mapping struct {
 }
 
 // mappings finds the files that memory is mapped from. It remembers the last one: what a later mapping at the same
-// place really has does not matter, because the worker compares hashes.
+// address really has does not matter, because the worker compares hashes.
 type mappings struct {
 	mu   sync.Mutex
 	last mapping

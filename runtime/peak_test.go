@@ -10,6 +10,7 @@ import (
 
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/runtime/compile"
 	"github.com/mycelya/mycelya/trace"
 )
 
@@ -17,7 +18,7 @@ func TestSize(t *testing.T) {
 	for n, want := range map[uint64]string{0: "0 bytes", 1: "1 byte", 999: "999 bytes", 1024: "1.0 KiB",
 		1536 << 10: "1.5 MiB",
 		1 << 40:    "1.0 TiB", 1<<64 - 1: "16.0 EiB"} {
-		require.Equal(t, want, size(n))
+		require.Equal(t, want, compile.Size(n))
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/runtime/compile"
 	"github.com/mycelya/mycelya/runtime/dump"
 	"github.com/mycelya/mycelya/trace"
 )
@@ -162,7 +163,7 @@ func (p *profile) write() string {
 		w.call(c, ahead[clockOf{c.session, c.life}])
 	}
 	for _, f := range p.frames {
-		track, name := "send", fmt.Sprintf("%v of %s", f.what, size(f.bytes))
+		track, name := "send", fmt.Sprintf("%v of %s", f.what, compile.Size(f.bytes))
 		if f.received {
 			track = "receive"
 		}
@@ -215,12 +216,12 @@ func (w *events) line(track string, device int, began, ended int64, caller, call
 // call writes the events of a call.
 func (w *events) call(c *profiled, ahead int64) {
 	s, of := c.session, c.call
-	program := of.variant.account.number
-	ops := count(uint64(len(of.origins)/2), "op")
+	program := of.variant.Account.Number
+	ops := compile.Count(uint64(len(of.origins)/2), "op")
 	line := func(track string, began, ended int64, name, place string) {
 		w.line(track, s.index, began, ended, 0, c.seq, program, name, place)
 	}
-	cut := s.compiler.place(of, len(of.origins)/2-1)
+	cut := s.place(of, len(of.origins)/2-1)
 	line("record", c.began, c.closed, ops, cut)
 	how := "find"
 	if c.compiled {
@@ -234,12 +235,12 @@ func (w *events) call(c *profiled, ahead int64) {
 		if !ran || name == "" {
 			continue
 		}
-		record, caller := of.variant.compiled.Program.Record(i), uint64(0)
+		record, caller := of.variant.Compiled.Program.Record(i), uint64(0)
 		if record >= 0 && record < len(c.callers) {
 			caller = c.callers[record]
 		}
 		from := began + after
-		w.line("op", s.index, from, from+took, caller, c.seq, program, name, s.compiler.place(of, record))
+		w.line("op", s.index, from, from+took, caller, c.seq, program, name, s.place(of, record))
 	}
 }
 
@@ -259,10 +260,10 @@ func (s *session) bill(of *call, times *proto.Times) {
 			continue
 		}
 		at := trace.Place{}
-		if r := of.variant.compiled.Program.Record(i); r >= 0 && 2*r+1 < len(of.origins) {
+		if r := of.variant.Compiled.Program.Record(i); r >= 0 && 2*r+1 < len(of.origins) {
 			at = trace.Place{of.origins[2*r], of.origins[2*r+1]}
 		}
-		s.metrics.bill.at(at).worked.Add(uint64(took))
+		s.metrics.Bill.At(at).Worked.Add(uint64(took))
 	}
 }
 
@@ -272,9 +273,9 @@ func (s *session) showCall(of *call, times *proto.Times) {
 		return
 	}
 	v := of.variant
-	c := dump.Call{Device: s.index, Program: v.account.number, Place: v.account.place, Began: int64(times.Began),
+	c := dump.Call{Device: s.index, Program: v.Account.Number, Place: v.Account.Place, Began: int64(times.Began),
 		Took: int64(times.Ended - times.Began)}
-	p := v.compiled.Program
+	p := v.Compiled.Program
 	for i := range p.Steps {
 		if after, took, ran := step(times, i); ran {
 			c.Steps = append(c.Steps, dump.Step{Number: i, Began: after, Took: took})
@@ -283,24 +284,24 @@ func (s *session) showCall(of *call, times *proto.Times) {
 	s.settings.Dump.Call(c, func() (names, places []string) {
 		places = make([]string, len(p.Steps))
 		for i := range places {
-			places[i] = s.compiler.place(of, p.Record(i))
+			places[i] = s.place(of, p.Record(i))
 		}
 		return of.names(), places
 	})
 }
 
 // place is the place of a call's record as "file:line"; "" if it is not known.
-func (c *compiler) place(of *call, record int) string {
+func (s *session) place(of *call, record int) string {
 	if record < 0 || 2*record+1 >= len(of.origins) {
 		return ""
 	}
-	return c.frontend.Origin(of.origins[2*record], of.origins[2*record+1]).Full()
+	return s.compiler.Frontend.Origin(of.origins[2*record], of.origins[2*record+1]).Full()
 }
 
 // wrongKernels is the warning about a group whose kernels do not give what its operators give.
 func (s *session) wrongKernels(of *call, k *proto.Kernels) string {
 	name, where := "a group", ""
-	compiled := of.variant.compiled
+	compiled := of.variant.Compiled
 	var f *program.Fused
 	if steps := compiled.Program.Steps; int(k.WrongStep) < len(steps) {
 		f, _ = steps[k.WrongStep].(*program.Fused)
@@ -309,30 +310,30 @@ func (s *session) wrongKernels(of *call, k *proto.Kernels) string {
 		plain := int(k.WrongStep+1) + int(f.Kernels)
 		name = of.names()[plain-1]
 		for i := plain; i < plain+int(f.Plain) && where == ""; i++ {
-			where = s.compiler.place(of, compiled.Program.Record(i))
+			where = s.place(of, compiled.Program.Record(i))
 		}
 	}
 	return fmt.Sprintf("The kernels of %s (%s, program #%d) do not give what its operators give: %s. The call has the "+
 		"operators' results, and the group runs as operators from now on. Please report this.", name,
-		cmp.Or(where, "line unknown"), of.variant.account.number, k.WrongText)
+		cmp.Or(where, "line unknown"), of.variant.Account.Number, k.WrongText)
 }
 
 // names are those of the steps of a call's program.
 func (c *call) names() []string {
 	v := c.variant
-	v.naming.Do(func() { v.names = stepNames(c) })
-	return v.names
+	v.Naming.Do(func() { v.Names = stepNames(c) })
+	return v.Names
 }
 
 // stepNames names the steps of a call's program that take time: ops by their names without the namespace aten and the
 // overload, kernels by their ops.
 func stepNames(of *call) []string {
-	compiled := of.variant.compiled
+	compiled := of.variant.Compiled
 	steps := compiled.Program.Steps
 	out := make([]string, len(steps))
 	op := func(i int) string {
-		if r := compiled.Program.Record(i); r >= 0 && r < len(of.entry.ops) {
-			return short(of.entry.ops[r])
+		if r := compiled.Program.Record(i); r >= 0 && r < len(of.entry.Ops) {
+			return short(of.entry.Ops[r])
 		}
 		return "copy"
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/runtime/compile"
 	"github.com/mycelya/mycelya/trace"
 )
 
@@ -174,12 +175,12 @@ func TestNamesOfSteps(t *testing.T) {
 	free, kernel, dst := &program.Free{}, &program.Kernel{}, &program.Copy{}
 	fused := func(kernels, plain uint32) program.Step { return &program.Fused{Kernels: kernels, Plain: plain} }
 	p := &program.Program{}
-	e := &entry{}
+	e := &compile.Entry{}
 	add := func(s program.Step, op string) {
 		record := uint32(0)
 		if op != "" {
-			e.ops = append(e.ops, op)
-			record = uint32(len(e.ops))
+			e.Ops = append(e.Ops, op)
+			record = uint32(len(e.Ops))
 		}
 		p.Steps, p.Records = append(p.Steps, s), append(p.Records, record)
 	}
@@ -194,7 +195,7 @@ func TestNamesOfSteps(t *testing.T) {
 	add(dst, "aten::copy_")
 	add(dst, "")
 	add(calls("mycelya::set_flag"), "mycelya::set_flag")
-	names := stepNames(&call{entry: e, variant: &variant{compiled: &codegen.Compiled{Program: p}}})
+	names := stepNames(&call{entry: e, variant: &compile.Variant{Compiled: &codegen.Compiled{Program: p}}})
 	require.Equal(t, []string{
 		"mm", "", "fused mul ×2, add", "", "mul", "add", "", "mul", "copy_", "copy", "mycelya::set_flag",
 	}, names)
@@ -202,12 +203,12 @@ func TestNamesOfSteps(t *testing.T) {
 	for i := range 9 {
 		many = append(many, fmt.Sprintf("aten::op%d.out", i))
 	}
-	e.ops, p.Records, p.Steps = nil, nil, nil
+	e.Ops, p.Records, p.Steps = nil, nil, nil
 	add(fused(1, 9), "")
 	add(kernel, "")
 	for _, op := range many {
 		add(calls(op), op)
 	}
-	names = stepNames(&call{entry: e, variant: &variant{compiled: &codegen.Compiled{Program: p}}})
+	names = stepNames(&call{entry: e, variant: &compile.Variant{Compiled: &codegen.Compiled{Program: p}}})
 	require.Equal(t, "fused op0, op1, op2, op3, op4, op5, 3 more", names[1])
 }

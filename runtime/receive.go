@@ -16,6 +16,7 @@ import (
 	"github.com/mycelya/mycelya/proto/link"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/core"
+	"github.com/mycelya/mycelya/runtime/report"
 )
 
 // receive is the receiver: it takes the worker's answers until the connection ends.
@@ -43,7 +44,7 @@ func (s *session) answer(conn *transport.Conn, life int, h transport.Header,
 	waiting := s.core.Waiting(h.Seq)
 	s.mu.Unlock()
 	n := uint64(h.Meta) + h.Payload + frameHeader
-	s.metrics.received(n, payer(waiting))
+	s.metrics.Received(n, payer(waiting))
 	s.settings.Dump.Frame(s.index, false, h.Type, h.Seq, n)
 	m, err := message(h.Type)
 	if err == nil {
@@ -92,7 +93,7 @@ type processEnded struct{ *proto.EndedReply }
 func (processEnded) Error() string { return "the process of the session has ended" }
 
 // payer is the charge for an answer to a call or a ticket; nil: no place in particular.
-func payer(waiting core.Ref) *charge {
+func payer(waiting core.Ref) *report.Charge {
 	switch w := waiting.(type) {
 	case *call:
 		return w.by
@@ -129,7 +130,7 @@ func message(t transport.Type) (protobuf.Message, error) {
 
 // account adds a worker's report about a call to the metrics, before any waiter of the call continues.
 func (s *session) account(c *call, life int, m *proto.Done) {
-	s.metrics.kernels(m.Kernels)
+	s.metrics.Kernels(m.Kernels)
 	if text := m.Kernels.GetWarning(); text != "" {
 		s.log.Warn(text)
 	}

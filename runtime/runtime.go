@@ -14,31 +14,34 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mycelya/mycelya/runtime/compile"
 	"github.com/mycelya/mycelya/runtime/core"
 	"github.com/mycelya/mycelya/runtime/dump"
 	"github.com/mycelya/mycelya/runtime/provider"
 	"github.com/mycelya/mycelya/runtime/provider/process"
+	"github.com/mycelya/mycelya/runtime/report"
+	"github.com/mycelya/mycelya/runtime/settings"
 	"github.com/mycelya/mycelya/trace"
 )
 
 // Runtime holds the sessions of a process, one per device index, and the tickets of all of them. All methods may be
 // called at the same time.
 type Runtime struct {
-	frontend Frontend
+	frontend compile.Frontend
 	provide  func(Paths) (provider.Provider, error)
 	mailbox  func(index int32) (Mailbox, error)
-	metrics  metrics
+	metrics  report.Metrics
 	profile  profile
 	tickets  tickets
 
 	mu       sync.Mutex
-	settings *Settings // read from the environment at the first Open
+	settings *settings.Settings // read from the environment at the first Open
 	sessions map[int32]*session
 }
 
 // New returns a runtime without devices; provide gives the provider of a device's worker, mailbox its
 // mailbox. An error of provide is a ValueError in Python, or a NotImplementedError if it is errors.ErrUnsupported.
-func New(frontend Frontend, provide func(Paths) (provider.Provider, error),
+func New(frontend compile.Frontend, provide func(Paths) (provider.Provider, error),
 	mailbox func(index int32) (Mailbox, error)) *Runtime {
 	return &Runtime{frontend: frontend, provide: provide, mailbox: mailbox, sessions: map[int32]*session{},
 		tickets: tickets{all: map[uint64]*Ticket{}}}
@@ -52,7 +55,7 @@ func (r *Runtime) Open(index int32, paths Paths, environment []string) error {
 		return &Error{Kind: KindRuntime, Text: fmt.Sprintf("mycelya:%d is open already.", index)}
 	}
 	if r.settings == nil {
-		settings, err := ParseSettings(environment)
+		settings, err := settings.ParseSettings(environment)
 		if err != nil {
 			return &Error{Kind: KindValue, Text: err.Error()}
 		}
@@ -158,7 +161,7 @@ func (r *Runtime) ticket(s *session, at trace.Place, stalls bool) (number uint64
 	if number == 0 {
 		return 0, nil, &Error{Kind: KindRuntime, Text: "Memory is short for one more wait."}
 	}
-	t = s.ticket(r.metrics.bill.at(at))
+	t = s.ticket(r.metrics.Bill.At(at))
 	r.tickets.open(number, t, answer)
 	return number, t, nil
 }
@@ -258,7 +261,7 @@ func (r *Runtime) collect() {
 // Bill returns the costs of each line of the user's program since the last reset, as a JSON array of lines.
 func (r *Runtime) Bill() []byte {
 	r.collect()
-	text, err := json.Marshal(r.metrics.bill.lines(r.frontend))
+	text, err := json.Marshal(r.metrics.Bill.Lines(r.frontend))
 	if err != nil {
 		panic("BUG: the bill doesn't encode: " + err.Error())
 	}
@@ -275,13 +278,13 @@ func (r *Runtime) showBill() {
 	}
 	r.collect()
 	var lines []dump.Line
-	for _, l := range r.metrics.bill.lines(r.frontend) {
+	for _, l := range r.metrics.Bill.Lines(r.frontend) {
 		if l.RoundTrips > 0 || l.Stalls > 0 {
-			lines = append(lines, dump.Line{Place: l.origin.Full(), Callers: slices.Sorted(maps.Keys(l.Callers)),
+			lines = append(lines, dump.Line{Place: l.Origin.Full(), Callers: slices.Sorted(maps.Keys(l.Callers)),
 				RoundTrips: l.RoundTrips, Stalls: l.Stalls, StallSeconds: l.StallSeconds})
 		}
 	}
-	settings.Dump.Bill(r.metrics.bill.number(), lines)
+	settings.Dump.Bill(r.metrics.Bill.Number(), lines)
 }
 
 // Busy says in sentences what the workers still compute; "" if that is nothing.
@@ -348,7 +351,7 @@ func (r *Runtime) Pending(index int32, t *trace.Trace, storage uint64) (string, 
 func (r *Runtime) ResetMetrics() {
 	r.collect()
 	r.showBill()
-	r.metrics.reset()
+	r.metrics.Reset()
 }
 
 // FDs are the descriptors of this process that a forked child must close.

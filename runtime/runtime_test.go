@@ -19,8 +19,10 @@ import (
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
+	"github.com/mycelya/mycelya/runtime/compile"
 	"github.com/mycelya/mycelya/runtime/core"
 	"github.com/mycelya/mycelya/runtime/provider"
+	"github.com/mycelya/mycelya/runtime/settings"
 	"github.com/mycelya/mycelya/trace"
 )
 
@@ -350,9 +352,9 @@ func TestOurOwnMistakesEndInErrors(t *testing.T) {
 }
 
 func TestUnknownVariablesAreNamed(t *testing.T) {
-	require.Equal(t, "MYCELYA_DUMP", nearest("MYCELYA_DUNP"))
-	require.Equal(t, "MYCELYA_PASSES", nearest("MYCELYA_PASS"))
-	s, err := ParseSettings([]string{"PATH=/bin", "MYCELYA_LOG=error", "MYCELYA_CHECK=2", "MYCELYA_DUNP=-"})
+	require.Equal(t, "MYCELYA_DUMP", settings.Nearest("MYCELYA_DUNP"))
+	require.Equal(t, "MYCELYA_PASSES", settings.Nearest("MYCELYA_PASS"))
+	s, err := settings.ParseSettings([]string{"PATH=/bin", "MYCELYA_LOG=error", "MYCELYA_CHECK=2", "MYCELYA_DUNP=-"})
 	require.NoError(t, err)
 	require.Equal(t, 2, s.Check)
 	require.True(t, s.Log.Enabled(t.Context(), slog.LevelError))
@@ -361,39 +363,39 @@ func TestUnknownVariablesAreNamed(t *testing.T) {
 
 func TestEagerTakesTwoPairsOfWords(t *testing.T) {
 	for value, want := range map[string]bool{"": false, "on": true, "1": true, "off": false, "0": false} {
-		s, err := ParseSettings([]string{"MYCELYA_EAGER=" + value, "MYCELYA_KERNELS=on"})
+		s, err := settings.ParseSettings([]string{"MYCELYA_EAGER=" + value, "MYCELYA_KERNELS=on"})
 		require.NoError(t, err)
 		require.Equal(t, want, s.Eager)
-		c := compiler{settings: s, device: "cpu"}
-		require.Equal(t, !want, c.kernels())
+		c := compile.Compiler{Settings: s, Device: "cpu"}
+		require.Equal(t, !want, c.Kernels())
 	}
 }
 
 // TestEagerIsLeftAsOftenAsEntered counts the blocks of several threads.
 func TestEagerIsLeftAsOftenAsEntered(t *testing.T) {
-	c := compiler{settings: &Settings{}, device: "cpu"}
-	require.True(t, c.kernels())
-	c.setEager(true)
-	c.setEager(true)
-	c.setEager(false)
-	require.False(t, c.kernels())
-	c.setEager(false)
-	require.True(t, c.kernels())
-	c.setEager(false) // of a block that was entered before the machine was restarted
-	c.setEager(true)
-	require.False(t, c.kernels())
+	c := compile.Compiler{Settings: &settings.Settings{}, Device: "cpu"}
+	require.True(t, c.Kernels())
+	c.SetEager(true)
+	c.SetEager(true)
+	c.SetEager(false)
+	require.False(t, c.Kernels())
+	c.SetEager(false)
+	require.True(t, c.Kernels())
+	c.SetEager(false) // of a block that was entered before the machine was restarted
+	c.SetEager(true)
+	require.False(t, c.Kernels())
 }
 
 func TestTimeouts(t *testing.T) {
 	for value, want := range map[string]time.Duration{
 		"": time.Hour, "0": 0, "1.5": 1500 * time.Millisecond, "60": time.Minute,
 	} {
-		s, err := ParseSettings([]string{"MYCELYA_TIMEOUT=" + value})
+		s, err := settings.ParseSettings([]string{"MYCELYA_TIMEOUT=" + value})
 		require.NoError(t, err)
 		require.Equal(t, want, s.Silence)
 	}
 	for _, value := range []string{"-1", "0.5", "nan", "inf", "1h", "1e10"} {
-		_, err := ParseSettings([]string{"MYCELYA_TIMEOUT=" + value})
+		_, err := settings.ParseSettings([]string{"MYCELYA_TIMEOUT=" + value})
 		require.ErrorContains(t, err, "MYCELYA_TIMEOUT is "+strconv.Quote(value))
 		require.ErrorContains(t, err, "3600 if not set")
 	}

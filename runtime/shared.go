@@ -11,7 +11,7 @@ import (
 	"github.com/mycelya/mycelya/runtime/core"
 )
 
-// Shared is the place of an upload's bytes in a block of shared memory.
+// Shared says where an upload's bytes lie in a block of shared memory.
 type Shared struct {
 	Block  uint64 // its number, never that of another block
 	FD     int    // of the block's memory file
@@ -36,7 +36,7 @@ func (s *session) share(seq uint64, u *Upload) bool {
 		return false
 	}
 	n := frameBytes(m, nil)
-	s.metrics.sent(n, u.by)
+	s.metrics.Sent(n, u.by)
 	s.settings.Dump.Frame(s.index, true, transport.Share, seq, n)
 	return true
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/provider"
+	"github.com/mycelya/mycelya/runtime/report"
 	"github.com/mycelya/mycelya/trace"
 )
 
@@ -119,7 +120,7 @@ func TestASharedUploadIsInItsPlaceAndEndsWithTheAnswer(t *testing.T) {
 	w.send(transport.Uploaded, h.Seq, &proto.Uploaded{}, nil)
 	b.soonFree(t)
 
-	var lines []line
+	var lines []report.Line
 	require.NoError(t, json.Unmarshal(r.Bill(), &lines))
 	sent := uint64(0)
 	for _, l := range lines {

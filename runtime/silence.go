@@ -10,10 +10,6 @@ import (
 	"github.com/mycelya/mycelya/proto/transport"
 )
 
-// defaultSilence is how long a worker may be silent while an answer is due. No call of a training takes so long; a
-// connection that has ended is noticed much earlier.
-const defaultSilence = time.Hour
-
 // watch ends the session if the worker is silent for too long: it sends nothing and takes nothing although an answer is
 // due. Only time counts in which this process runs. received is closed when the connection has ended.
 func (s *session) watch(conn *transport.Conn, life int, received <-chan struct{}) {

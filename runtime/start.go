@@ -52,7 +52,7 @@ func (s *session) start() {
 		s.lost(s.worker, err)
 		return
 	}
-	s.compiler.worker(hello)
+	s.compiler.Worker(hello)
 	received := make(chan struct{})
 	actions, ok := s.connected(conn, hello, received)
 	if !ok {

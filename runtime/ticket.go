@@ -11,6 +11,7 @@ import (
 
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/runtime/core"
+	"github.com/mycelya/mycelya/runtime/report"
 )
 
 // Ticket stands for a pending answer. The core decides when the ticket ends, and when its memory is written.
@@ -18,10 +19,10 @@ type Ticket struct {
 	session *session
 	done    chan struct{} // closed when err is final
 	err     error
-	by      *charge     // for its bytes
-	told    func(error) // called once with the answer, before done is closed; may be nil
-	sends   bool        // it waits for bytes that are being sent
-	all     bool        // the user waits for all that was submitted
+	by      *report.Charge // for its bytes
+	told    func(error)    // called once with the answer, before done is closed; may be nil
+	sends   bool           // it waits for bytes that are being sent
+	all     bool           // the user waits for all that was submitted
 
 	// Of a read.
 	view    View
@@ -47,7 +48,7 @@ type Ticket struct {
 	tried atomic.Bool // tryEnd has ended it
 }
 
-func (s *session) ticket(by *charge) *Ticket {
+func (s *session) ticket(by *report.Charge) *Ticket {
 	return &Ticket{session: s, done: make(chan struct{}), by: by}
 }
 

@@ -13,7 +13,6 @@ import (
 
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/runtime/provider"
-	"github.com/mycelya/mycelya/trace"
 )
 
 // Error is a failure that is shown to the user, in whole sentences.
@@ -24,21 +23,6 @@ type Error struct {
 }
 
 func (e *Error) Error() string { return e.Text }
-
-// Frontend turns traces into graphs, and their origins into places. Its methods may be called at the same time.
-type Frontend interface {
-	// Build makes a graph. Its outputs are the changed storages that are set in wanted. Views of one storage that have
-	// equal sizes in guess, parameters of t's skeleton, are equal in all calls that the graph serves. If numbers is set,
-	// the graph says which numbers guess has.
-	Build(t *trace.Trace, wanted []bool, guess []uint64, numbers bool) (*trace.Captured, error)
-	Origin(code, offset uint32) ir.Origin
-	// Caller is the line that has led to a place of a library; empty if none is noted.
-	Caller(code uint32) ir.Origin
-	// Compare finds the first record in which a trace differs from another; nil if there is none.
-	Compare(here, there *trace.Trace) (*trace.Difference, error)
-	// Maker returns the op of a trace that made or wrote a storage last.
-	Maker(t *trace.Trace, local int) string
-}
 
 // Paths has the paths of the package's parts, and the provider and the device of the worker; see myc_config.
 type Paths struct {

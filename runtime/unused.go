@@ -8,9 +8,7 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/mycelya/mycelya/catalogue"
-	"github.com/mycelya/mycelya/codegen"
-	"github.com/mycelya/mycelya/ir"
+	"github.com/mycelya/mycelya/runtime/compile"
 	"github.com/mycelya/mycelya/trace"
 )
 
@@ -25,53 +23,18 @@ type unused struct {
 	first     func() string // the first one that was skipped, and its line
 }
 
-// skipped tells which operators of a trace compute something, and which of these the program leaves out. first is the
-// record of the first one of those, -1 if there is none.
-func skipped(captured *trace.Captured, compiled *codegen.Compiled) (count, of, first int) {
-	const (
-		passive = iota
-		computes
-		computed
-	)
-	records := make([]uint8, len(captured.Ops))
-	for i := range captured.Graph.Nodes {
-		n := &captured.Graph.Nodes[i]
-		if kind := ir.Info(n.Op).Kind; n.Record >= 0 && kind != catalogue.KindLeaf && kind != catalogue.KindMemory {
-			records[n.Record] = computes
-		}
-	}
-	for i := range compiled.Program.Steps {
-		if r := compiled.Program.Record(i); r >= 0 && records[r] == computes {
-			records[r] = computed
-		}
-	}
-	first = -1
-	for r, state := range records {
-		if state != passive {
-			of++
-		}
-		if state == computes {
-			count++
-			if first < 0 {
-				first = r
-			}
-		}
-	}
-	return count, of, first
-}
-
 // countUnused adds a trace whose program is that of the account.
-func (s *session) countUnused(a *account, t *trace.Trace) {
+func (s *session) countUnused(a *compile.Account, t *trace.Trace) {
 	u := &s.unused
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.operators += a.computing
-	if u.skipped += a.skipped; a.skipped > 0 && u.first == nil && !u.said {
-		origin := [2]uint32{t.Origins[2*a.firstSkipped], t.Origins[2*a.firstSkipped+1]}
-		name := short(a.names[a.firstSkipped])
+	u.operators += a.Computing
+	if u.skipped += a.Skipped; a.Skipped > 0 && u.first == nil && !u.said {
+		origin := [2]uint32{t.Origins[2*a.FirstSkipped], t.Origins[2*a.FirstSkipped+1]}
+		name := short(a.Names[a.FirstSkipped])
 		u.first = func() string {
 			where := ""
-			if o := s.compiler.frontend.Origin(origin[0], origin[1]); o.File != "" {
+			if o := s.compiler.Frontend.Origin(origin[0], origin[1]); o.File != "" {
 				where = fmt.Sprintf("%s:%d", o.File, o.Line)
 			}
 			return fmt.Sprintf("%s at %s", name, cmp.Or(where, "an unknown line"))

@@ -14,6 +14,7 @@ import (
 	"github.com/mycelya/mycelya/proto/link"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/core"
+	"github.com/mycelya/mycelya/runtime/report"
 )
 
 // The core decides how an upload's bytes go to the worker: the worker reads them in shared memory, or they are sent in
@@ -53,7 +54,7 @@ type Upload struct {
 	Shared  *Shared // nil: they are not in shared memory
 	Release func()  // is called once, when Data is not used any more; nil: Data is the caller's, who waits
 
-	by      *charge
+	by      *report.Charge
 	counted bool    // by uploading
 	from    *origin // nil: the worker cannot find the bytes elsewhere
 
@@ -67,10 +68,10 @@ type Upload struct {
 }
 
 // upload is the submission of an upload.
-func (s *session) upload(u *Upload, t *Ticket, by *charge) core.Upload {
+func (s *session) upload(u *Upload, t *Ticket, by *report.Charge) core.Upload {
 	n := uint64(len(u.Data))
 	u.by = by
-	s.metrics.uploaded(n, by)
+	s.metrics.Uploaded(n, by)
 	ev := core.Upload{Ref: u, Storage: u.Storage, Bytes: n}
 	if t != nil {
 		ev.Ticket, t.sends = t, true

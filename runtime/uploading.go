@@ -45,7 +45,7 @@ func (s *session) uploads(bytes uint64) {
 	u.bytes += bytes
 }
 
-// sent counts bytes that need not be sent any more. A worker that takes the place of a lost one gets some twice.
+// sent counts bytes that need not be sent any more. A worker that replaces a lost one gets some twice.
 func (s *session) sent(upload *Upload, bytes int) {
 	if !upload.counted {
 		return

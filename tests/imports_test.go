@@ -52,24 +52,37 @@ var matrix = map[string][]string{
 	"program":                 {"catalogue", "kernel"},
 	"program/lru":             {}, // programs within a bound of bytes
 	"proto":                   {"catalogue", "proto/..."},
-	"runtime": {"catalogue", "ir", "ir/cost", "trace", "passes", "codegen/...", "kernel", "program/...",
-		"proto/...", "runtime/..."},
-	"runtime/compare": {"catalogue", "ir", "ir/decomp"}, // the program of MYCELYA_CHECK=3
+	"runtime":                 {"catalogue", "ir", "trace", "codegen", "program", "proto/...", "runtime/..."},
+	"runtime/compile": {"catalogue", "ir", "ir/cost", "trace", "passes", "codegen", "program/...", "proto",
+		"proto/transport", "runtime/compare", "runtime/dump", "runtime/report", "runtime/settings"},
+	"runtime/report":   {"catalogue", "ir", "proto", "trace"},
+	"runtime/settings": {"passes", "proto/transport", "runtime/dump"},
+	"runtime/compare":  {"catalogue", "ir", "ir/decomp"}, // the program of MYCELYA_CHECK=3
 	"runtime/dump": {"catalogue", "ir", "ir/cost", "passes/...", "codegen/...", "kernel", "program",
 		"proto/..."},
 	"runtime/core":                  {"catalogue", "proto/..."}, // the session without clocks, sockets and goroutines
 	"runtime/provider":              {"catalogue", "proto", "proto/link", "proto/transport", "runtime/provider/..."},
 	"runtime/provider/providers":    {"catalogue", "runtime/provider/..."},
 	"runtime/provider/providertest": {"catalogue", "proto/...", "runtime/provider/..."},
-	"worker":                        {"catalogue", "worker/...", "program/...", "proto/...", "codegen/...", "kernel"},
+	"worker":                        {"worker/...", "program", "proto/..."}, // only tests
 	"worker/hub":                    {"worker/kept"},
-	"worker/cmd":                    {"..."},
-	"worker/ref":                    {"catalogue", "worker", "program", "proto/...", "kernel", "ir", "ir/eval"},
-	"worker/conformance":            {"catalogue", "worker/...", "program", "proto/...", "ir", "ir/eval"},
-	"runtime/provider/emulate":      {},
-	"bench":                         {"catalogue", "bench/standin", "proto/...", "runtime/provider/emulate"},
-	"bench/standin":                 {"proto/transport"},
-	"tests":                         {"..."},
+	"worker/kept":                   {"catalogue", "worker/bounds", "proto/..."},
+	"worker/kernels":                {"codegen/cuda", "worker/bounds"},
+	"worker/bounds":                 {},
+	"worker/crash":                  {"program", "proto/...", "worker/bounds"},
+	"worker/executor": {"catalogue", "program", "proto", "codegen/...", "kernel", "worker/crash",
+		"worker/kernels"},
+	"worker/session": {"catalogue", "program/...", "proto/...", "worker/crash", "worker/executor",
+		"worker/hub", "worker/kept"},
+	"worker/supervisor": {"proto/...", "worker/crash", "worker/hub", "worker/kept", "worker/session"},
+	"worker/cmd":        {"..."},
+	"worker/ref": {"catalogue", "worker/crash", "worker/executor", "program", "proto/...", "kernel", "ir",
+		"ir/eval"},
+	"worker/conformance":       {"catalogue", "worker/...", "program", "proto/...", "ir", "ir/eval"},
+	"runtime/provider/emulate": {},
+	"bench":                    {"catalogue", "bench/standin", "proto/...", "runtime/provider/emulate"},
+	"bench/standin":            {"proto/transport"},
+	"tests":                    {"..."},
 
 	// The providers, for the command line. proto is for its tests.
 	"client/cmd": {"proto", "proto/transport", "runtime/provider/..."},
@@ -232,9 +245,13 @@ func TestMatrix(t *testing.T) {
 		{"proto/transport", module + "proto", false, true},
 		{"runtime", module + "capture", false, false},
 		{"runtime/provider/local", module + "runtime", false, false},
-		{"worker", module + "ir", false, false},
+		{"runtime/compile", module + "runtime", false, false},
+		{"runtime/compile", module + "runtime/core", false, false},
+		{"worker/session", module + "ir", false, false},
+		{"worker/session", module + "worker/supervisor", false, false},
+		{"worker/supervisor", module + "worker/executor", false, false},
 		{"worker/ref", module + "ir/eval", false, true},
-		{"worker/cmd/mycelya-worker", module + "worker", false, true},
+		{"worker/cmd/mycelya-worker", module + "worker/supervisor", false, true},
 		{"elsewhere", "fmt", false, false},
 	} {
 		assert.Equal(t, test.ok, len(wrongImports(test.pkg, []string{test.imported}, test.test)) == 0, "%v", test)
@@ -243,11 +260,23 @@ func TestMatrix(t *testing.T) {
 
 var include = regexp.MustCompile(`(?m)^\s*#\s*include\s+["<]([^">]+)[">]`)
 
-// wrongInclude reports whether a file of csrc includes a file of another library. device and exec must not include each
+// floors lists the folders of the two libraries of csrc from the lowest layer to the highest. A file includes only
+// files of its own folder and of those before it. "." are the files that are in no folder.
+var floors = map[string][]string{
+	"device": {"client", "tensor", "rules", "record", "operators", "sparse", "graph", "pytorch"},
+	"exec":   {".", "memory", "backend", "kernel", "guards", "program", "session", "operators", "run"},
+}
+
+// topFiles may include all of their library.
+var topFiles = []string{"exec/Abi.cpp"}
+
+// wrongInclude says why a file of csrc may not include another one; "" if it may. device and exec must not include each
 // other, and abi must include neither. All may include abi.
-func wrongInclude(root, file, included string) bool {
-	library := func(p string) string { return strings.Split(filepath.ToSlash(p), "/")[0] }
-	from := library(file)
+func wrongInclude(root, file, included string) string {
+	place := func(p string) (library, folder string) {
+		library, rest, _ := strings.Cut(filepath.ToSlash(p), "/")
+		return library, strings.Split(path.Dir(rest), "/")[0]
+	}
 	target := ""
 	for _, base := range []string{filepath.Dir(file), ".", ".."} { // relative to the file, to csrc, to the repository
 		p := filepath.Join(base, included)
@@ -258,11 +287,28 @@ func wrongInclude(root, file, included string) bool {
 			}
 		}
 		if _, err := os.Stat(filepath.Join(root, p)); err == nil && !strings.HasPrefix(p, "..") {
-			target = library(p)
+			target = p
 			break
 		}
 	}
-	return target != "" && target != from && (target != "abi" || from == "abi")
+	library, folder := place(file)
+	otherLibrary, other := place(target)
+	switch {
+	case target == "" || library == otherLibrary && (folder == other || slices.Contains(topFiles, file)):
+		return ""
+	case library != otherLibrary && (otherLibrary != "abi" || library == "abi"):
+		return "it is of another library"
+	case library != otherLibrary || folder == "test":
+		return ""
+	}
+	from, to := slices.Index(floors[library], folder), slices.Index(floors[library], other)
+	switch {
+	case from < 0 || to < 0:
+		return "floors does not list both folders"
+	case from < to:
+		return "it is of a higher layer"
+	}
+	return ""
 }
 
 // TestIncludes checks all includes of csrc with wrongInclude.
@@ -279,7 +325,7 @@ func TestIncludes(t *testing.T) {
 		rel, err := filepath.Rel(root, p)
 		require.NoError(t, err)
 		for _, m := range include.FindAllStringSubmatch(string(text), -1) {
-			assert.False(t, wrongInclude(root, rel, m[1]), "%s includes %s", p, m[1])
+			assert.Empty(t, wrongInclude(root, rel, m[1]), "%s includes %s", p, m[1])
 		}
 		return nil
 	})
@@ -287,30 +333,47 @@ func TestIncludes(t *testing.T) {
 	assert.Positive(t, files)
 }
 
+// TestFloors fails if a folder of floors is not there.
+func TestFloors(t *testing.T) {
+	for library, folders := range floors {
+		for _, f := range folders {
+			assert.DirExists(t, filepath.Join("..", "csrc", library, f))
+		}
+	}
+}
+
 // TestWrongInclude checks wrongInclude, with each way to write a path.
 func TestWrongInclude(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "csrc")
-	for _, f := range []string{"abi/mycelya.h", "device/Record.h", "device/test/a.cpp", "exec/Run.h", "exec/Run.cpp"} {
+	for _, f := range []string{"abi/mycelya.h", "device/record/Record.h", "device/tensor/Storage.h", "device/test/a.cpp",
+		"device/new/New.h", "exec/Abi.cpp", "exec/Dtype.h", "exec/run/Run.h", "exec/run/Run.cpp"} {
 		require.NoError(t, os.MkdirAll(filepath.Join(root, filepath.Dir(f)), 0o755))
 		require.NoError(t, os.WriteFile(filepath.Join(root, f), nil, 0o644))
 	}
-	for _, test := range []struct {
-		file, included string
-		wrong          bool
-	}{
-		{"exec/Run.cpp", "Run.h", false},
-		{"exec/Run.cpp", "exec/Run.h", false},
-		{"exec/Run.cpp", "csrc/exec/Run.h", false},
-		{"exec/Run.cpp", "../abi/mycelya.h", false},
-		{"exec/Run.cpp", "abi/mycelya.h", false},
-		{"exec/Run.cpp", "ATen/ATen.h", false},
-		{"exec/Run.cpp", "../device/Record.h", true},
-		{"exec/Run.cpp", "device/Record.h", true},
-		{"exec/Run.cpp", "csrc/device/Record.h", true},
-		{"device/test/a.cpp", "../Record.h", false},
-		{"device/test/a.cpp", "../../exec/Run.h", true},
-		{"abi/mycelya.h", "device/Record.h", true},
+	const library, higher, none = "another library", "a higher layer", "does not list"
+	for _, test := range []struct{ file, included, wrong string }{
+		{"exec/run/Run.cpp", "Run.h", ""},
+		{"exec/run/Run.cpp", "exec/run/Run.h", ""},
+		{"exec/run/Run.cpp", "csrc/exec/run/Run.h", ""},
+		{"exec/run/Run.cpp", "exec/Dtype.h", ""},
+		{"exec/run/Run.cpp", "../../abi/mycelya.h", ""},
+		{"exec/run/Run.cpp", "abi/mycelya.h", ""},
+		{"exec/run/Run.cpp", "ATen/ATen.h", ""},
+		{"exec/run/Run.cpp", "../../device/record/Record.h", library},
+		{"exec/run/Run.cpp", "device/record/Record.h", library},
+		{"exec/run/Run.cpp", "csrc/device/record/Record.h", library},
+		{"exec/Dtype.h", "exec/run/Run.h", higher},
+		{"exec/Abi.cpp", "exec/run/Run.h", ""},
+		{"device/test/a.cpp", "../record/Record.h", ""},
+		{"device/test/a.cpp", "../../exec/run/Run.h", library},
+		{"device/record/Record.h", "device/tensor/Storage.h", ""},
+		{"device/tensor/Storage.h", "device/record/Record.h", higher},
+		{"device/tensor/Storage.h", "../record/Record.h", higher},
+		{"device/new/New.h", "device/tensor/Storage.h", none},
+		{"abi/mycelya.h", "device/record/Record.h", library},
 	} {
-		assert.Equal(t, test.wrong, wrongInclude(root, test.file, test.included), "%v", test)
+		got := wrongInclude(root, test.file, test.included)
+		assert.Contains(t, got, test.wrong, "%v", test)
+		assert.Equal(t, test.wrong == "", got == "", "%v: %s", test, got)
 	}
 }

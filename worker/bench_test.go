@@ -7,14 +7,14 @@ import (
 	"testing"
 
 	"github.com/mycelya/mycelya/proto/transport"
-	"github.com/mycelya/mycelya/worker"
 	"github.com/mycelya/mycelya/worker/conformance"
+	"github.com/mycelya/mycelya/worker/executor"
 )
 
 func BenchmarkCall(b *testing.B) {
-	for name, load := range map[string]func(b *testing.B) func() (worker.Backend, error){
-		"ref":   func(*testing.B) func() (worker.Backend, error) { return refBackend },
-		"torch": func(b *testing.B) func() (worker.Backend, error) { return conformance.Torch(b).Load },
+	for name, load := range map[string]func(b *testing.B) func() (executor.Backend, error){
+		"ref":   func(*testing.B) func() (executor.Backend, error) { return refBackend },
+		"torch": func(b *testing.B) func() (executor.Backend, error) { return conformance.Torch(b).Load },
 	} {
 		b.Run(name, func(b *testing.B) {
 			c := serve(b, load(b), 0).connect(b)

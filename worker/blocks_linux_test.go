@@ -15,7 +15,7 @@ import (
 
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
-	"github.com/mycelya/mycelya/worker"
+	"github.com/mycelya/mycelya/worker/executor"
 )
 
 const sealed = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
@@ -108,7 +108,7 @@ func TestUploadsFromBlocksDoNotWaitForPrograms(t *testing.T) {
 }
 
 func TestUploadFromABlockWithoutMemory(t *testing.T) {
-	c := serve(t, func() (worker.Backend, error) { b, err := refBackend(); return unpreparable{b}, err }, 0).connect(t)
+	c := serve(t, func() (executor.Backend, error) { b, err := refBackend(); return unpreparable{b}, err }, 0).connect(t)
 	c.share(1, 2<<20, memoryFile(t, make([]byte, 2<<20), sealed))
 	c.uploadFrom(1, 1, 0, 2<<20)
 	_, st := c.read(1, 4)

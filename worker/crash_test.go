@@ -22,7 +22,7 @@ import (
 	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
-	"github.com/mycelya/mycelya/worker"
+	"github.com/mycelya/mycelya/worker/session"
 )
 
 // slowProgram is the program of slowCall, whose steps take minutes.
@@ -119,7 +119,7 @@ func (k *keptCrash) program(t testing.TB, dir string, i int) *proto.Program {
 	b, err := os.ReadFile(filepath.Join(dir, k.Programs[i].File))
 	require.NoError(t, err)
 	require.Len(t, b, k.Programs[i].Bytes)
-	key, words, err := worker.Decode(b)
+	key, words, err := session.Decode(b)
 	require.NoError(t, err)
 	require.Equal(t, k.Programs[i].Key, hex.EncodeToString(key[:]))
 	_, err = program.Parse(words)
@@ -232,7 +232,7 @@ func TestACrashOfTorchIsKept(t *testing.T) {
 	require.True(t, strings.HasPrefix(k.Torch, "2."), k.Torch)
 	require.Equal(t, "cpu", k.Device)
 	require.True(t, protobuf.Equal(sent(1, unary("aten::relu")), k.program(t, end.Dump, 0)))
-	text, err := worker.Show(filepath.Join(end.Dump, k.Programs[0].File))
+	text, err := session.Show(filepath.Join(end.Dump, k.Programs[0].File))
 	require.NoError(t, err)
 	require.Contains(t, text, "b1:f32[p0] = aten::relu(b0:f32[p0])")
 	require.True(t, protobuf.Equal(callOf(1, 2, 1, 2), k.calls[0].call(t)))

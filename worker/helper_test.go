@@ -21,8 +21,9 @@ import (
 	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
-	"github.com/mycelya/mycelya/worker"
+	"github.com/mycelya/mycelya/worker/executor"
 	"github.com/mycelya/mycelya/worker/ref"
+	"github.com/mycelya/mycelya/worker/session"
 )
 
 // patience is how long something may take on the slowest machine.
@@ -49,16 +50,16 @@ func (l *logBuffer) String() string {
 type serving struct {
 	addr   string
 	log    *logBuffer
-	server *worker.Server
+	server *session.Server
 }
 
 // serve runs a server on a real socket until the test ends, and requires that the server ends then.
-func serve(t testing.TB, load func() (worker.Backend, error), programBytes int64) *serving {
+func serve(t testing.TB, load func() (executor.Backend, error), programBytes int64) *serving {
 	t.Helper()
-	return start(t, &worker.Server{Load: load, ProgramBytes: programBytes})
+	return start(t, &session.Server{Load: load, ProgramBytes: programBytes})
 }
 
-func start(t testing.TB, server *worker.Server) *serving {
+func start(t testing.TB, server *session.Server) *serving {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "mw")
 	require.NoError(t, err)
@@ -81,7 +82,7 @@ func start(t testing.TB, server *worker.Server) *serving {
 	return s
 }
 
-func refBackend() (worker.Backend, error) { return ref.Backend{}, nil }
+func refBackend() (executor.Backend, error) { return ref.Backend{}, nil }
 
 // client is a test's end of a session. Its methods fail the test if an answer is unexpected.
 type client struct {

@@ -24,8 +24,8 @@ import (
 
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
-	"github.com/mycelya/mycelya/worker"
 	"github.com/mycelya/mycelya/worker/kept"
+	"github.com/mycelya/mycelya/worker/supervisor"
 )
 
 // operation is a save, or a load, which has no value.
@@ -212,7 +212,7 @@ func TestKeptStateIsLinear(t *testing.T) {
 	addr, log := filepath.Join(dir, "s"), &logBuffer{}
 	l, err := net.Listen("unix", addr)
 	require.NoError(t, err)
-	serveUntilTheEnd(t, &worker.Supervisor{
+	serveUntilTheEnd(t, &supervisor.Supervisor{
 		Command: func() *exec.Cmd { return exec.Command(os.Args[0], sessionArgument) },
 		Log:     slog.New(slog.NewTextHandler(log, nil)), Output: log,
 		Single: true, Kept: &kept.Folder{Path: filepath.Join(dir, "kept")},

@@ -10,17 +10,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
+	"github.com/mycelya/mycelya/worker/supervisor"
 
-	"github.com/mycelya/mycelya/worker"
+	"github.com/stretchr/testify/require"
 )
 
 func TestListenOnSeveralPorts(t *testing.T) {
 	first, second := freePort(t), freePort(t)
-	l, err := worker.Listen("tcp", first+","+second)
+	l, err := supervisor.Listen("tcp", first+","+second)
 	for errors.Is(err, syscall.EADDRINUSE) { // another process has taken one of them meanwhile
 		first, second = freePort(t), freePort(t)
-		l, err = worker.Listen("tcp", first+","+second)
+		l, err = supervisor.Listen("tcp", first+","+second)
 	}
 	require.NoError(t, err)
 	require.Equal(t, first, l.Addr().String())
@@ -56,7 +56,7 @@ func TestListenWithAPortThatIsTaken(t *testing.T) {
 	isFree := false
 	for try := 0; !isFree && try < 5; try++ { // another process may take a port at any time
 		free := freePort(t)
-		_, err = worker.Listen("tcp", free+","+l.Addr().String())
+		_, err = supervisor.Listen("tcp", free+","+l.Addr().String())
 		require.Error(t, err)
 		again, err := net.Listen("tcp", free)
 		if isFree = err == nil; isFree {

@@ -16,13 +16,13 @@ import (
 
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
-	"github.com/mycelya/mycelya/worker"
 	"github.com/mycelya/mycelya/worker/kept"
+	"github.com/mycelya/mycelya/worker/session"
 )
 
 // offers is a server that keeps uploads in a folder, up to a limit.
 func offers(t *testing.T, folder string, limit int64) *serving {
-	return start(t, &worker.Server{Load: refBackend, Keeper: &kept.Folder{Path: folder, Uploads: limit}, Uploads: limit})
+	return start(t, &session.Server{Load: refBackend, Keeper: &kept.Folder{Path: folder, Uploads: limit}, Uploads: limit})
 }
 
 func sha(text string) []byte {

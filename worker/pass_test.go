@@ -17,7 +17,7 @@ import (
 
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
-	"github.com/mycelya/mycelya/worker"
+	"github.com/mycelya/mycelya/worker/session"
 )
 
 // sessionOn connects to a session on a device, and returns the number of its process.
@@ -207,9 +207,9 @@ func (n noMemory) hole() (hole, error) {
 	return hole{b}, err
 }
 
-func (n noMemory) Lend(uint64) (worker.Loan, error) { return n.hole() }
+func (n noMemory) Lend(uint64) (session.Loan, error) { return n.hole() }
 
-func (n noMemory) Take(name string) (worker.Passed, error) {
+func (n noMemory) Take(name string) (session.Passed, error) {
 	if name == "lost" {
 		return nil, errors.New("the supervisor has ended")
 	}
@@ -222,7 +222,7 @@ func (hole) Drop()                     {}
 func (hole) Close() error              { return nil }
 
 func TestPassesWithoutMemory(t *testing.T) {
-	s := start(t, &worker.Server{Load: refBackend, Passer: noMemory{t}})
+	s := start(t, &session.Server{Load: refBackend, Passer: noMemory{t}})
 	c := s.connect(t)
 	c.upload(1, []byte("12345"))
 	r := c.ask(transport.Pass, &proto.Pass{Name: rand.Text(), View: bytesOf(1, 5)})

@@ -19,7 +19,7 @@ import (
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/link"
 	"github.com/mycelya/mycelya/proto/transport"
-	"github.com/mycelya/mycelya/worker"
+	"github.com/mycelya/mycelya/worker/supervisor"
 )
 
 // secureSocket is a supervisor with credentials on a unix socket, as on a host that is reached by ssh.
@@ -59,7 +59,7 @@ func TestRelay(t *testing.T) {
 	require.NoError(t, err)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- worker.Relay(r.addr, theirIn, theirOut)
+		ended <- supervisor.Relay(r.addr, theirIn, theirOut)
 		_ = theirOut.Close()
 	}()
 	mark := make([]byte, len(transport.RelayMark))
@@ -86,7 +86,7 @@ func TestRelay(t *testing.T) {
 }
 
 func TestARelayWithoutItsWorker(t *testing.T) {
-	err := worker.Relay(filepath.Join(t.TempDir(), "none"), os.Stdin, os.Stdout)
+	err := supervisor.Relay(filepath.Join(t.TempDir(), "none"), os.Stdin, os.Stdout)
 	require.ErrorContains(t, err, "the worker's socket cannot be reached")
 	require.ErrorIs(t, err, syscall.ENOENT)
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/link"
 	"github.com/mycelya/mycelya/proto/transport"
-	"github.com/mycelya/mycelya/worker"
+	"github.com/mycelya/mycelya/worker/supervisor"
 )
 
 // remote is a supervisor with credentials, on a TCP port or a unix socket.
@@ -31,7 +31,7 @@ type remote struct {
 	addr        string
 	log         *logBuffer
 	credentials *transport.Credentials // of the client
-	supervisor  *worker.Supervisor
+	supervisor  *supervisor.Supervisor
 }
 
 func superviseRemote(t testing.TB) *remote {
@@ -54,7 +54,7 @@ func newRemoteOn(t testing.TB, network, address string) (*remote, net.Listener) 
 	client, ours, err := transport.Mint(time.Hour)
 	require.NoError(t, err)
 	r := &remote{network: network, addr: l.Addr().String(), log: &logBuffer{}, credentials: client}
-	r.supervisor = &worker.Supervisor{
+	r.supervisor = &supervisor.Supervisor{
 		Command: func() *exec.Cmd { return exec.Command(os.Args[0], sessionArgument, secureArgument) },
 		Log:     slog.New(slog.NewTextHandler(r.log, nil)), Output: r.log, Credentials: ours,
 	}

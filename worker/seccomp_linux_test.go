@@ -10,15 +10,15 @@ import (
 	goruntime "runtime"
 	"testing"
 
+	"github.com/mycelya/mycelya/worker/supervisor"
+
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
-
-	"github.com/mycelya/mycelya/worker"
 )
 
 // hardenedProcess prints the outcome of system calls after a function has locked the process down.
 func hardenedProcess(lockDown func() error) {
-	limits := worker.Limits{Memory: 8 << 30, CPUSeconds: 3600}
+	limits := supervisor.Limits{Memory: 8 << 30, CPUSeconds: 3600}
 	fmt.Println("limits", limits.Apply())
 	started := make(chan error)
 	thread := make(chan struct{})

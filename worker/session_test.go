@@ -16,7 +16,8 @@ import (
 	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
-	"github.com/mycelya/mycelya/worker"
+	"github.com/mycelya/mycelya/worker/executor"
+	"github.com/mycelya/mycelya/worker/session"
 )
 
 func TestCallReadFree(t *testing.T) {
@@ -187,37 +188,37 @@ func TestErrorsPerCallAreBounded(t *testing.T) {
 	c.send(transport.Program, sent(1, p), nil)
 	d := c.call(callOf(1, 2, 1, 2))
 	require.EqualValues(t, 40, d.Failed)
-	require.Len(t, d.Errors, worker.MaxErrors)
+	require.Len(t, d.Errors, executor.MaxErrors)
 	require.EqualValues(t, 78, d.Errors[0].Step, "the first is the one whose op was recorded first")
 }
 
 // unpreparable refuses programs with a certain operator, as csrc/exec does with operators that its PyTorch lacks, and
 // uploads of more than 1 MiB.
-type unpreparable struct{ worker.Backend }
+type unpreparable struct{ executor.Backend }
 
-type refusing struct{ worker.Executor }
+type refusing struct{ executor.Executor }
 
-func (u unpreparable) New(device string) (worker.Executor, error) {
+func (u unpreparable) New(device string) (executor.Executor, error) {
 	x, err := u.Backend.New(device)
 	return refusing{x}, err
 }
 
-func (r refusing) Prepare(p *program.Program, words []uint64) (worker.Prepared, error) {
+func (r refusing) Prepare(p *program.Program, words []uint64) (executor.Prepared, error) {
 	if c := p.Steps[0].(*program.Call); c.Op == "aten::lacking" {
-		return nil, worker.Errorf(proto.ErrNotImplemented, "There is no operator %s.", c.Op)
+		return nil, executor.Errorf(proto.ErrNotImplemented, "There is no operator %s.", c.Op)
 	}
 	return r.Executor.Prepare(p, words)
 }
 
 func (r refusing) UploadBegin(id, bytes uint64) ([]byte, error) {
 	if bytes > 1<<20 {
-		return nil, worker.Errorf(proto.ErrMemory, "No memory for storage %d.", id)
+		return nil, executor.Errorf(proto.ErrMemory, "No memory for storage %d.", id)
 	}
 	return r.Executor.UploadBegin(id, bytes)
 }
 
 func TestProgramThatCantBePrepared(t *testing.T) {
-	c := serve(t, func() (worker.Backend, error) { b, err := refBackend(); return unpreparable{b}, err }, 0).connect(t)
+	c := serve(t, func() (executor.Backend, error) { b, err := refBackend(); return unpreparable{b}, err }, 0).connect(t)
 	c.upload(1, f32(1, 2))
 	c.send(transport.Program, sent(1, unary("aten::lacking")), nil)
 	c.send(transport.Program, sent(2, unary("aten::neg")), nil)
@@ -258,7 +259,7 @@ func TestAResultThatAnOperatorDoesNotHave(t *testing.T) {
 }
 
 func TestUploadWithoutMemory(t *testing.T) {
-	c := serve(t, func() (worker.Backend, error) { b, err := refBackend(); return unpreparable{b}, err }, 0).connect(t)
+	c := serve(t, func() (executor.Backend, error) { b, err := refBackend(); return unpreparable{b}, err }, 0).connect(t)
 	c.upload(1, make([]byte, 2<<20))
 	c.upload(2, f32(7))
 	_, st := c.read(1, 4)
@@ -406,7 +407,7 @@ func TestRefusedHellos(t *testing.T) {
 }
 
 func TestBackendThatDoesNotLoad(t *testing.T) {
-	c := serve(t, func() (worker.Backend, error) { return nil, errors.New("No libtorch here.") }, 0).dial(t)
+	c := serve(t, func() (executor.Backend, error) { return nil, errors.New("No libtorch here.") }, 0).dial(t)
 	c.send(transport.Hello, goodHello(), nil)
 	require.Equal(t, "No libtorch here.", c.fault())
 }
@@ -473,11 +474,11 @@ func TestFirstFrameMustBeHello(t *testing.T) {
 }
 
 // panicking is an executor with a bug.
-type panicking struct{ worker.Backend }
+type panicking struct{ executor.Backend }
 
-type panickingExecutor struct{ worker.Executor }
+type panickingExecutor struct{ executor.Executor }
 
-func (p panicking) New(device string) (worker.Executor, error) {
+func (p panicking) New(device string) (executor.Executor, error) {
 	x, err := p.Backend.New(device)
 	return panickingExecutor{x}, err
 }
@@ -485,7 +486,7 @@ func (p panicking) New(device string) (worker.Executor, error) {
 func (panickingExecutor) Sync() error { panic("boom") }
 
 func TestPanicEndsTheSessionOnly(t *testing.T) {
-	s := serve(t, func() (worker.Backend, error) { b, err := refBackend(); return panicking{b}, err }, 0)
+	s := serve(t, func() (executor.Backend, error) { b, err := refBackend(); return panicking{b}, err }, 0)
 	other := s.connect(t)
 	other.upload(1, f32(1))
 	c := s.connect(t)
@@ -499,16 +500,16 @@ func TestPanicEndsTheSessionOnly(t *testing.T) {
 
 // closing sends a signal when an executor is closed.
 type closing struct {
-	worker.Backend
+	executor.Backend
 	closed chan struct{}
 }
 
 type closingExecutor struct {
-	worker.Executor
+	executor.Executor
 	closed chan struct{}
 }
 
-func (c closing) New(device string) (worker.Executor, error) {
+func (c closing) New(device string) (executor.Executor, error) {
 	x, err := c.Backend.New(device)
 	return closingExecutor{x, c.closed}, err
 }
@@ -527,17 +528,17 @@ type trims struct {
 
 // trimming counts the calls of Trim, and makes a Sync take some time.
 type trimming struct {
-	worker.Backend
+	executor.Backend
 	n    *trims
 	sync time.Duration
 }
 
 type slowExecutor struct {
-	worker.Executor
+	executor.Executor
 	trimming
 }
 
-func (b trimming) New(device string) (worker.Executor, error) {
+func (b trimming) New(device string) (executor.Executor, error) {
 	x, err := b.Backend.New(device)
 	return slowExecutor{x, b}, err
 }
@@ -556,7 +557,7 @@ func (x slowExecutor) Sync() error {
 func TestIdleServerFreesMemory(t *testing.T) {
 	const idle = 50 * time.Millisecond
 	var n trims
-	s := start(t, &worker.Server{Idle: idle, Load: func() (worker.Backend, error) {
+	s := start(t, &session.Server{Idle: idle, Load: func() (executor.Backend, error) {
 		b, err := refBackend()
 		return trimming{b, &n, 20 * idle}, err
 	}})
@@ -579,7 +580,7 @@ func TestIdleServerFreesMemory(t *testing.T) {
 
 func TestSessionEndsWithItsConnection(t *testing.T) {
 	closed := make(chan struct{}, 4)
-	s := serve(t, func() (worker.Backend, error) { b, err := refBackend(); return closing{b, closed}, err }, 0)
+	s := serve(t, func() (executor.Backend, error) { b, err := refBackend(); return closing{b, closed}, err }, 0)
 	c := s.connect(t)
 	c.upload(1, f32(1))
 	require.NoError(t, c.c.Close())

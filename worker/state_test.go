@@ -13,14 +13,14 @@ import (
 
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
-	"github.com/mycelya/mycelya/worker"
 	"github.com/mycelya/mycelya/worker/kept"
+	"github.com/mycelya/mycelya/worker/session"
 )
 
 // keeping is a client of a server that keeps state in a folder.
 func keeping(t testing.TB, k kept.Keeper) (*serving, *client) {
 	t.Helper()
-	s := start(t, &worker.Server{Load: refBackend, Keeper: k})
+	s := start(t, &session.Server{Load: refBackend, Keeper: k})
 	return s, s.connect(t)
 }
 
@@ -141,7 +141,7 @@ func TestAFullDisk(t *testing.T) {
 	c.upload(1, []byte("12345"))
 	save := &proto.Save{Name: "a", Views: []*proto.Read{bytesOf(1, 5)}}
 	require.Nil(t, c.ask(transport.Save, save).Status)
-	s := start(t, &worker.Server{Load: refBackend, Keeper: fullDisk{folder}})
+	s := start(t, &session.Server{Load: refBackend, Keeper: fullDisk{folder}})
 	c = s.connect(t)
 	c.upload(1, []byte("99999"))
 	require.Contains(t, c.ask(transport.Save, save).Status.Text, "disk is full")

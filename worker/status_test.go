@@ -23,7 +23,7 @@ import (
 
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
-	"github.com/mycelya/mycelya/worker"
+	"github.com/mycelya/mycelya/worker/supervisor"
 )
 
 // page reads a page of a supervisor.
@@ -39,7 +39,7 @@ func page(t *testing.T, l net.Listener, path string) (int, string) {
 
 func TestStatus(t *testing.T) {
 	r := superviseRemote(t)
-	l, err := worker.ListenStatus("127.0.0.1:0")
+	l, err := supervisor.ListenStatus("127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	go func() { _ = r.supervisor.Status(l) }()
@@ -77,20 +77,20 @@ func TestStatus(t *testing.T) {
 
 func TestAStatusPageIsForThisHost(t *testing.T) {
 	for _, address := range []string{"0.0.0.0:0", ":0", "10.1.2.3:80", "localhost:0", "nonsense", "[::]:0"} {
-		_, err := worker.ListenStatus(address)
+		_, err := supervisor.ListenStatus(address)
 		require.Error(t, err, address)
 	}
 }
 
 // TestAStatusPageOnASocket reads the page of a worker with clocks and a client.
 func TestAStatusPageOnASocket(t *testing.T) {
-	gpu := worker.GPU{Device: "cuda:1", Utilization: 40, MemoryUtilization: -1, Temperature: 60, Power: -1, Clock: 1500,
-		Memory: map[uint32]float64{9: 7}}
-	r, _ := serveWith(t, worker.Clocks{Lease: time.Hour, Alone: 30 * time.Minute}, gpu)
+	gpu := supervisor.GPU{Device: "cuda:1", Utilization: 40, MemoryUtilization: -1, Temperature: 60, Power: -1,
+		Clock: 1500, Memory: map[uint32]float64{9: 7}}
+	r, _ := serveWith(t, supervisor.Clocks{Lease: time.Hour, Alone: 30 * time.Minute}, gpu)
 	_, pid := r.session(t, transport.NewSessionName())
 	path := filepath.Join(t.TempDir(), "status")
 	for range 2 { // a socket that a worker has left is replaced
-		l, err := worker.ListenStatus("unix:" + path)
+		l, err := supervisor.ListenStatus("unix:" + path)
 		require.NoError(t, err)
 		l.(*net.UnixListener).SetUnlinkOnClose(false)
 		info, err := os.Stat(path)
@@ -133,10 +133,10 @@ func TestAStatusPageOnASocket(t *testing.T) {
 }
 
 // serveWith serves with clocks, and returns the supervisor and when it has ended.
-func serveWith(t *testing.T, c worker.Clocks, gpus ...worker.GPU) (*remote, <-chan error) {
+func serveWith(t *testing.T, c supervisor.Clocks, gpus ...supervisor.GPU) (*remote, <-chan error) {
 	r, l := newRemote(t)
 	r.supervisor.Clocks, r.supervisor.Threads = c, 3
-	r.supervisor.GPUs = func() []worker.GPU { return gpus }
+	r.supervisor.GPUs = func() []supervisor.GPU { return gpus }
 	ended, over := make(chan error, 1), make(chan struct{})
 	go func() {
 		ended <- r.supervisor.Serve(l)
@@ -150,7 +150,7 @@ func serveWith(t *testing.T, c worker.Clocks, gpus ...worker.GPU) (*remote, <-ch
 }
 
 // inTime serves with the clock of a time, longer ones after the first one, until a session begins in half of it.
-func inTime(t *testing.T, clock time.Duration, clocks func(time.Duration) worker.Clocks) (
+func inTime(t *testing.T, clock time.Duration, clocks func(time.Duration) supervisor.Clocks) (
 	r *remote, c *client, pid int, of time.Duration, ended <-chan error,
 ) {
 	for ; ; clock *= 2 {
@@ -168,8 +168,8 @@ func inTime(t *testing.T, clock time.Duration, clocks func(time.Duration) worker
 }
 
 func TestAWorkerEndsWhenItIsAlone(t *testing.T) {
-	r, c, _, alone, ended := inTime(t, 4*time.Second, func(d time.Duration) worker.Clocks {
-		return worker.Clocks{Alone: d}
+	r, c, _, alone, ended := inTime(t, 4*time.Second, func(d time.Duration) supervisor.Clocks {
+		return supervisor.Clocks{Alone: d}
 	})
 	time.Sleep(alone + alone/4)
 	works(t, c)
@@ -181,8 +181,8 @@ func TestAWorkerEndsWhenItIsAlone(t *testing.T) {
 }
 
 func TestAWorkerEndsWithItsLease(t *testing.T) {
-	r, c, pid, _, ended := inTime(t, 4*time.Second, func(d time.Duration) worker.Clocks {
-		return worker.Clocks{Lease: d, Alone: time.Hour}
+	r, c, pid, _, ended := inTime(t, 4*time.Second, func(d time.Duration) supervisor.Clocks {
+		return supervisor.Clocks{Lease: d, Alone: time.Hour}
 	})
 	works(t, c)
 	require.NoError(t, <-ended)

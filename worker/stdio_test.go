@@ -20,7 +20,7 @@ import (
 
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
-	"github.com/mycelya/mycelya/worker"
+	"github.com/mycelya/mycelya/worker/supervisor"
 )
 
 // pipeConn is a client's end of a stream of two pipes.
@@ -157,7 +157,7 @@ func TestPrintsStayOutOfTheStream(t *testing.T) {
 	stdout, out, err := os.Pipe()
 	require.NoError(t, err)
 	log := &logBuffer{}
-	s := worker.Supervisor{
+	s := supervisor.Supervisor{
 		Command: func() *exec.Cmd { return exec.Command(os.Args[0], sessionArgument, printingArgument) },
 		Log:     slog.New(slog.NewTextHandler(log, nil)), Output: log,
 	}

@@ -24,8 +24,11 @@ import (
 
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
-	"github.com/mycelya/mycelya/worker"
+	"github.com/mycelya/mycelya/worker/crash"
+	"github.com/mycelya/mycelya/worker/executor"
 	"github.com/mycelya/mycelya/worker/ref"
+	"github.com/mycelya/mycelya/worker/session"
+	"github.com/mycelya/mycelya/worker/supervisor"
 )
 
 // Arguments with which this test program is another program.
@@ -45,10 +48,10 @@ func TestMain(m *testing.M) {
 			sessionProcess()
 			return
 		case hardenedArgument:
-			hardenedProcess(worker.LockDown)
+			hardenedProcess(supervisor.LockDown)
 			return
 		case hardenedHelperArgument:
-			hardenedProcess(worker.LockDownHelper)
+			hardenedProcess(supervisor.LockDownHelper)
 			return
 		case helperArgument:
 			helperProcess()
@@ -64,16 +67,16 @@ func TestMain(m *testing.M) {
 const deadly = 666
 
 type crashing struct {
-	worker.Backend
-	progress *worker.Progress
+	executor.Backend
+	progress *crash.Progress
 }
 
 type crashingExecutor struct {
-	worker.Executor
-	progress *worker.Progress
+	executor.Executor
+	progress *crash.Progress
 }
 
-func (b crashing) New(device string) (worker.Executor, error) {
+func (b crashing) New(device string) (executor.Executor, error) {
 	if slices.Contains(os.Args, printingArgument) {
 		fmt.Println("a library prints")
 	}
@@ -82,8 +85,8 @@ func (b crashing) New(device string) (worker.Executor, error) {
 }
 
 func (x crashingExecutor) Run(
-	p worker.Prepared, params, inputs, outputs, frees []uint64, call uint64,
-) (int, []worker.StepError) {
+	p executor.Prepared, params, inputs, outputs, frees []uint64, call uint64,
+) (int, []executor.StepError) {
 	if params[0] == deadly {
 		x.progress.Note(call, 7)
 		fmt.Fprintln(os.Stderr, "free(): invalid pointer")
@@ -95,15 +98,15 @@ func (x crashingExecutor) Run(
 
 // sessionProcess is what mycelya-worker --session does, with the reference backend.
 func sessionProcess() {
-	worker.DieBySignal()
+	crash.DieBySignal()
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	channel, err := worker.OpenChannel(slices.Contains(os.Args, secureArgument), log)
+	channel, err := supervisor.OpenChannel(slices.Contains(os.Args, secureArgument), log)
 	if err != nil {
 		panic(err)
 	}
 	backend := crashing{ref.Backend{Progress: channel.Progress}, channel.Progress}
-	s := worker.Server{
-		Load: func() (worker.Backend, error) { return backend, nil }, Ready: worker.LockDown, Log: log,
+	s := session.Server{
+		Load: func() (executor.Backend, error) { return backend, nil }, Ready: supervisor.LockDown, Log: log,
 		Journal: channel.Journal, Progress: channel.Progress, Enter: channel.Enter, Stop: channel.Stop(),
 		Keeper: channel.Keeper(), Passer: channel.Passer(), Helper: channel.Helper,
 	}
@@ -113,7 +116,7 @@ func sessionProcess() {
 }
 
 // supervise runs a supervisor until the test ends. change changes it before.
-func supervise(t testing.TB, change ...func(*worker.Supervisor)) (*serving, *worker.Supervisor) {
+func supervise(t testing.TB, change ...func(*supervisor.Supervisor)) (*serving, *supervisor.Supervisor) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "mw")
 	require.NoError(t, err)
@@ -121,7 +124,7 @@ func supervise(t testing.TB, change ...func(*worker.Supervisor)) (*serving, *wor
 	l, err := net.Listen("unix", s.addr)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	supervisor := &worker.Supervisor{
+	supervisor := &supervisor.Supervisor{
 		Command: func() *exec.Cmd { return exec.Command(os.Args[0], sessionArgument) },
 		Log:     slog.New(slog.NewTextHandler(s.log, nil)), Output: s.log,
 	}
@@ -133,7 +136,7 @@ func supervise(t testing.TB, change ...func(*worker.Supervisor)) (*serving, *wor
 }
 
 // serveUntilTheEnd runs a supervisor until the test ends.
-func serveUntilTheEnd(t testing.TB, supervisor *worker.Supervisor, l net.Listener) {
+func serveUntilTheEnd(t testing.TB, supervisor *supervisor.Supervisor, l net.Listener) {
 	ended := make(chan error, 1)
 	go func() { ended <- supervisor.Serve(l) }()
 	t.Cleanup(func() {

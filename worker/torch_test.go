@@ -16,8 +16,9 @@ import (
 
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
-	"github.com/mycelya/mycelya/worker"
 	"github.com/mycelya/mycelya/worker/conformance"
+	"github.com/mycelya/mycelya/worker/executor"
+	"github.com/mycelya/mycelya/worker/session"
 )
 
 func TestTorchSession(t *testing.T) {
@@ -70,7 +71,7 @@ func resident(t *testing.T) int {
 
 func TestTorchFreesMemoryWhenIdle(t *testing.T) {
 	const n, size, idle = 16, 16 << 20, 2 * time.Second
-	c := start(t, &worker.Server{Load: conformance.Torch(t).Load, Idle: idle}).connect(t)
+	c := start(t, &session.Server{Load: conformance.Torch(t).Load, Idle: idle}).connect(t)
 	c.sync()
 	before := resident(t)
 	part := make([]byte, size)
@@ -143,19 +144,19 @@ func TestIncompatibleLibraries(t *testing.T) {
 	old := library(t, dir, "old.so", stub(99, functions))
 	for _, c := range []struct {
 		name  string
-		torch worker.Torch
+		torch executor.Torch
 		wants []string
 	}{
-		{"no torch", worker.Torch{Lib: empty, Exec: text}, []string{"PyTorch could not be loaded", "libc10.so", empty}},
-		{"no executor", worker.Torch{Lib: torch, Exec: "/no/exec.so", Device: "cpu"},
+		{"no torch", executor.Torch{Lib: empty, Exec: text}, []string{"PyTorch could not be loaded", "libc10.so", empty}},
+		{"no executor", executor.Torch{Lib: torch, Exec: "/no/exec.so", Device: "cpu"},
 			[]string{"The executor library could not be loaded", "/no/exec.so", "pip install"}},
-		{"not a library", worker.Torch{Lib: torch, Exec: text, Device: "cpu"},
+		{"not a library", executor.Torch{Lib: torch, Exec: text, Device: "cpu"},
 			[]string{"The executor library could not be loaded", text}},
-		{"no CUDA", worker.Torch{Lib: torch, Exec: text, Device: "cuda:0"},
+		{"no CUDA", executor.Torch{Lib: torch, Exec: text, Device: "cuda:0"},
 			[]string{`The device "cuda:0" needs a PyTorch with CUDA`, "no libc10_cuda.so"}},
-		{"function missing", worker.Torch{Lib: torch, Exec: few, Device: "cpu"},
+		{"function missing", executor.Torch{Lib: torch, Exec: few, Device: "cpu"},
 			[]string{"has no function myc_exec_drop", "few.so", "pip install"}},
-		{"other ABI", worker.Torch{Lib: torch, Exec: old, Device: "cpu"},
+		{"other ABI", executor.Torch{Lib: torch, Exec: old, Device: "cpu"},
 			[]string{"has version 99 of the ABI, the worker version " + fmt.Sprint(proto.ABIVersion), "old.so", "pip install"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -171,7 +172,7 @@ func TestIncompatibleLibraries(t *testing.T) {
 	}
 	// A library with all functions, whose myc_exec_new fails without a text.
 	dead := stub(proto.ABIVersion, functions[:1]) + strings.ReplaceAll(stub(0, functions[1:]), "long", "void*")
-	b, err := worker.Torch{Lib: torch, Exec: library(t, dir, "dead.so", dead), Device: "cpu"}.Load()
+	b, err := executor.Torch{Lib: torch, Exec: library(t, dir, "dead.so", dead), Device: "cpu"}.Load()
 	require.NoError(t, err)
 	_, err = b.New("")
 	require.ErrorContains(t, err, "The executor failed without a reason")

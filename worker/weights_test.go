@@ -18,9 +18,10 @@ import (
 
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
-	"github.com/mycelya/mycelya/worker"
 	"github.com/mycelya/mycelya/worker/hub"
 	"github.com/mycelya/mycelya/worker/hub/hubtest"
+	"github.com/mycelya/mycelya/worker/session"
+	"github.com/mycelya/mycelya/worker/supervisor"
 )
 
 const (
@@ -30,13 +31,13 @@ const (
 
 // helperProcess is what mycelya-worker --fetch does. The last argument has the folder of the cache.
 func helperProcess() {
-	if err := worker.LockDownHelper(); err != nil {
+	if err := supervisor.LockDownHelper(); err != nil {
 		panic(err)
 	}
 	folder := strings.TrimPrefix(os.Args[len(os.Args)-1], cacheArgument)
 	f := &hub.Fetcher{Cache: &hub.Cache{Path: folder, Bytes: 1 << 30}, Chunk: 1 << 12,
 		Timeouts: hub.Timeouts{Stall: 20 * time.Second, Whole: time.Minute, Pause: time.Millisecond}}
-	if err := worker.ServeHelper(func(c *net.UnixConn) error { return hub.Serve(c, f) }); err != nil {
+	if err := supervisor.ServeHelper(func(c *net.UnixConn) error { return hub.Serve(c, f) }); err != nil {
 		panic(err)
 	}
 }
@@ -45,7 +46,7 @@ func helperProcess() {
 func superviseFetches(t testing.TB) (*serving, string) {
 	t.Helper()
 	cache := filepath.Join(t.TempDir(), "weights")
-	out, _ := supervise(t, func(s *worker.Supervisor) {
+	out, _ := supervise(t, func(s *supervisor.Supervisor) {
 		s.Helper = func() *exec.Cmd { return exec.Command(os.Args[0], helperArgument, cacheArgument+cache) }
 	})
 	return out, cache
@@ -209,7 +210,7 @@ func inProcess(t testing.TB, cache string) *serving {
 		helpers.Go(func() { _ = hub.Serve(theirs.(*net.UnixConn), f) })
 		return mine.(*net.UnixConn), nil
 	}
-	return start(t, &worker.Server{Load: refBackend, Helper: helper})
+	return start(t, &session.Server{Load: refBackend, Helper: helper})
 }
 
 // TestFetchesThatFail: the session goes on.
@@ -234,7 +235,7 @@ func TestFetchesThatFail(t *testing.T) {
 		require.Nil(t, c.ask(transport.Unfetch, &proto.Unfetch{Fetch: seq}).Status)
 	}
 	require.Nil(t, c.ask(transport.Unfetch, &proto.Unfetch{Fetch: 99}).Status)
-	none := start(t, &worker.Server{Load: refBackend}).connect(t)
+	none := start(t, &session.Server{Load: refBackend}).connect(t)
 	_, r := none.fetch(&proto.Fetch{Repo: "me/model"})
 	require.Contains(t, r.Status.Text, "--weights")
 }

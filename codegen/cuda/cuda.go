@@ -121,13 +121,13 @@ const maxTogether = 1 << 28
 func Launches(k *kernel.Kernel, instances []Instance, d Device) []Launch {
 	type group struct {
 		variant Variant
-		at      []*placed
+		at      []*choice
 		points  int64
 	}
 	c := analyse(k)
 	var groups []group
 	for i := range instances {
-		p := c.place(&instances[i], d)
+		p := c.choose(&instances[i], d)
 		if p == nil {
 			continue // it has no points
 		}

@@ -41,8 +41,8 @@ const (
 	sharedBytes = 48 << 10
 )
 
-// placed is an instance with its variant.
-type placed struct {
+// choice is an instance with its variant.
+type choice struct {
 	variant Variant
 	index   int // number of the instance
 	at      *Instance
@@ -63,17 +63,17 @@ func powerOfTwo(n int64) int64 {
 
 func ceil(a, b int64) int64 { return (a + b - 1) / b }
 
-// place chooses the variant of an instance. It returns nil for an instance without points.
-func (c *code) place(at *Instance, d Device) *placed {
-	p := &placed{at: at, walks: c.walks(at), lanes: 1, parts: 1}
+// choose chooses the variant of an instance. It returns nil for an instance without points.
+func (c *code) choose(at *Instance, d Device) *choice {
+	p := &choice{at: at, walks: c.walks(at), lanes: 1, parts: 1}
 	if p.walks[0].points == 0 {
 		return nil
 	}
 	p.variant.Wide = !c.small(at, p.walks)
 	if c.k.Reduced > 0 {
-		c.placeReduction(p, d)
+		c.chooseReduction(p, d)
 	} else {
-		c.placeMap(p)
+		c.chooseMap(p)
 	}
 	p.variant.Apart = p.variant.Template != Persistent && c.apart(at) // Persistent reads each row once, before it writes
 	return p
@@ -93,7 +93,7 @@ func (c *code) apart(at *Instance) bool {
 	return true
 }
 
-func (c *code) placeMap(p *placed) {
+func (c *code) chooseMap(p *choice) {
 	v := &p.variant
 	used := c.used()
 	v.Template = Pointwise
@@ -116,7 +116,7 @@ func (c *code) placeMap(p *placed) {
 }
 
 // cross reports whether a map should use Transpose. If so, it moves the dim along which most bytes are contiguous to
-// the last place but one.
+// the last dim but one.
 func (c *code) cross(w *walk, used []bool) bool {
 	r := w.rank()
 	if r < 2 || w.sizes[r-1] < 8 {
@@ -192,7 +192,7 @@ func (c *code) streams(patterns []Pattern) int64 {
 
 // vector is the number of elements of one access: 16 bytes of the widest operand, or fewer if an access is not aligned,
 // or if it takes too many registers or too much code.
-func (c *code) vector(p *placed, vectored []*walk, patterns []Pattern) int {
+func (c *code) vector(p *choice, vectored []*walk, patterns []Pattern) int {
 	widest := int64(0)
 	for i, o := range c.k.Operands {
 		for j := range patterns {
@@ -212,7 +212,7 @@ func (c *code) vector(p *placed, vectored []*walk, patterns []Pattern) int {
 	return int(v)
 }
 
-func (c *code) aligned(p *placed, vectored []*walk, patterns []Pattern, v int64) bool {
+func (c *code) aligned(p *choice, vectored []*walk, patterns []Pattern, v int64) bool {
 	for j, w := range vectored {
 		if r := w.rank(); r > 1 || len(vectored) > 1 && r == 1 {
 			if w.sizes[r-1]%v != 0 {
@@ -272,7 +272,7 @@ func (c *code) persistent() int {
 	return e
 }
 
-func (c *code) placeReduction(p *placed, d Device) {
+func (c *code) chooseReduction(p *choice, d Device) {
 	v := &p.variant
 	rows, points := p.walks[0], p.walks[1]
 	used := c.used()
@@ -292,7 +292,7 @@ func (c *code) placeReduction(p *placed, d Device) {
 	switch {
 	case c.columns(rows, points, used):
 		v.Template = Column
-		c.placeColumns(p)
+		c.chooseColumns(p)
 	default:
 		v.Vector = c.vector(p, p.walks[1:], v.Walks[1:])
 		v.Template = Looped
@@ -326,7 +326,7 @@ func (c *code) placeReduction(p *placed, d Device) {
 }
 
 // placeColumns chooses the rows of a thread of Column: as many neighbours as one access has.
-func (c *code) placeColumns(p *placed) {
+func (c *code) chooseColumns(p *choice) {
 	v, rows := &p.variant, p.walks[0]
 	used := make([]bool, c.ways())
 	for i := range used {
@@ -380,7 +380,7 @@ func (c *code) columns(rows, points *walk, used []bool) bool {
 }
 
 // launch returns the launches of a variant, each for all of its instances.
-func (c *code) launch(v Variant, at []*placed, d Device) []Launch {
+func (c *code) launch(v Variant, at []*choice, d Device) []Launch {
 	for _, p := range at {
 		p.variant = v
 	}
@@ -423,7 +423,7 @@ func (c *code) launch(v Variant, at []*placed, d Device) []Launch {
 }
 
 // shape returns the threads of a block, and the number of blocks of each instance, not counting the parts of rows.
-func (c *code) shape(v *Variant, at []*placed, d Device) (threads [2]uint32, blocks []int64) {
+func (c *code) shape(v *Variant, at []*choice, d Device) (threads [2]uint32, blocks []int64) {
 	lanes := int64(1)
 	for _, p := range at {
 		lanes = max(lanes, int64(p.lanes))

@@ -13,7 +13,7 @@ import (
 // field is a word of struct Args: its declaration, and its value for an instance.
 type field struct {
 	declared string
-	value    func(p *placed) uint64
+	value    func(p *choice) uint64
 }
 
 // arguments are the fields of a variant, in order. The text and the words come from this one list.
@@ -24,7 +24,7 @@ type arguments struct {
 	scratch  int // the word of the scratch memory's address
 }
 
-func (a *arguments) words(p *placed) []uint64 {
+func (a *arguments) words(p *choice) []uint64 {
 	out := make([]uint64, len(a.fields))
 	for i, f := range a.fields {
 		out[i] = f.value(p)
@@ -44,11 +44,11 @@ const math32 = 1<<32 - 1
 
 func layout(c *code, v *Variant) *arguments {
 	a := &arguments{}
-	add := func(value func(p *placed) uint64, format string, args ...any) {
+	add := func(value func(p *choice) uint64, format string, args ...any) {
 		a.fields = append(a.fields, field{fmt.Sprintf(format, args...), value})
 	}
-	number := func(value func(p *placed) int64, format string, args ...any) {
-		add(func(p *placed) uint64 { return uint64(value(p)) }, "long long "+format, args...)
+	number := func(value func(p *choice) int64, format string, args ...any) {
+		add(func(p *choice) uint64 { return uint64(value(p)) }, "long long "+format, args...)
 	}
 	for i, o := range c.k.Operands {
 		if !c.touched(i) {
@@ -59,31 +59,31 @@ func layout(c *code, v *Variant) *arguments {
 			qualifier = "const "
 		}
 		a.pointers = append(a.pointers, i)
-		add(func(p *placed) uint64 { return p.at.Operands[i].Address }, "%s%s* a%d", qualifier, memory(o.DType), i)
+		add(func(p *choice) uint64 { return p.at.Operands[i].Address }, "%s%s* a%d", qualifier, memory(o.DType), i)
 	}
 	for i := range c.k.Operands {
 		if c.taken(i) && c.touched(i) {
-			number(func(p *placed) int64 { return p.at.Operands[i].Taken }, "t%d", i)
-			number(func(p *placed) int64 { return p.at.Operands[i].Strides[c.k.Operands[i].Takes()] }, "p%d", i)
+			number(func(p *choice) int64 { return p.at.Operands[i].Taken }, "t%d", i)
+			number(func(p *choice) int64 { return p.at.Operands[i].Strides[c.k.Operands[i].Takes()] }, "p%d", i)
 		}
 	}
 	for i, n := range c.k.Code {
 		if c.needed[i] && n.Op == kernel.Number {
 			a.numbers = append(a.numbers, NumberWord{len(a.fields), int(n.A), n.Class})
-			add(func(p *placed) uint64 { return p.at.Numbers[n.A].Bits(n.Class) }, "unsigned long long c%d", i)
+			add(func(p *choice) uint64 { return p.at.Numbers[n.A].Bits(n.Class) }, "unsigned long long c%d", i)
 		}
 	}
 	if c.k.Reduced > 0 {
-		number(func(p *placed) int64 { return p.walks[0].points }, "rows")
-		number(func(p *placed) int64 { return p.walks[1].points }, "n")
+		number(func(p *choice) int64 { return p.walks[0].points }, "rows")
+		number(func(p *choice) int64 { return p.walks[1].points }, "n")
 		if v.Split {
-			number(func(p *placed) int64 { return p.parts }, "parts")
-			number(func(p *placed) int64 { return p.part }, "part")
+			number(func(p *choice) int64 { return p.parts }, "parts")
+			number(func(p *choice) int64 { return p.part }, "part")
 			a.scratch = len(a.fields)
-			add(func(p *placed) uint64 { return uint64(p.scratch) }, "unsigned long long scratch")
+			add(func(p *choice) uint64 { return uint64(p.scratch) }, "unsigned long long scratch")
 		}
 	} else {
-		number(func(p *placed) int64 { return p.walks[0].points }, "n")
+		number(func(p *choice) int64 { return p.walks[0].points }, "n")
 	}
 	for w, shape := range v.Walks {
 		first := 1 // the outermost dim needs no division
@@ -91,9 +91,9 @@ func layout(c *code, v *Variant) *arguments {
 			first = 0
 		}
 		for d := first; d < shape.Rank; d++ {
-			number(func(p *placed) int64 { return p.walks[w].sizes[d] }, "n%d_%d", w, d)
+			number(func(p *choice) int64 { return p.walks[w].sizes[d] }, "n%d_%d", w, d)
 			if !v.Wide && v.Template != Transpose { // Transpose divides once per block, not in each thread
-				add(func(p *placed) uint64 { return divisor(p.walks[w].sizes[d]) }, "unsigned long long m%d_%d", w, d)
+				add(func(p *choice) uint64 { return divisor(p.walks[w].sizes[d]) }, "unsigned long long m%d_%d", w, d)
 			}
 		}
 		for i, letters := range shape.Ways {
@@ -102,7 +102,7 @@ func layout(c *code, v *Variant) *arguments {
 			}
 			for d := range shape.Rank {
 				if letters[d] == 's' {
-					number(func(p *placed) int64 { return p.walks[w].strides[i][d] }, "s%d_%d_%d", i, w, d)
+					number(func(p *choice) int64 { return p.walks[w].strides[i][d] }, "s%d_%d_%d", i, w, d)
 				}
 			}
 		}

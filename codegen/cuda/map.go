@@ -44,7 +44,7 @@ func (p *printer) pointwise() {
 	for w := range p.v.Walks {
 		shape := &p.v.Walks[w]
 		p.line("{")
-		p.place(w, "p", func(int) bool { return true }, func(i int, offset string) {
+		p.walkIndex(w, "p", func(int) bool { return true }, func(i int, offset string) {
 			if p.offset(i) {
 				p.line("o%d[u] = %s;", i, offset)
 			}

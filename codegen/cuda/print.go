@@ -181,9 +181,9 @@ func (p *printer) uniforms() {
 	}
 }
 
-// place prints the index arithmetic of a walk at a point, and calls set with the offset of each way of the walk that
-// wants accepts.
-func (p *printer) place(w int, point string, wants func(way int) bool, set func(way int, offset string)) {
+// walkIndex prints the index arithmetic of a walk at a point, and calls set with the offset of each way of the walk
+// that wants accepts.
+func (p *printer) walkIndex(w int, point string, wants func(way int) bool, set func(way int, offset string)) {
 	shape := &p.v.Walks[w]
 	var terms []string // by dim: the index along it
 	runs := make([]bool, shape.Rank)

@@ -207,7 +207,7 @@ func (r *reducer) open(entry string) {
 		r.line("const %s begin = 0, end = (%s)a.n;", r.index, r.index)
 	}
 	r.uniforms()
-	r.place(0, "row", func(int) bool { return true }, func(i int, offset string) {
+	r.walkIndex(0, "row", func(int) bool { return true }, func(i int, offset string) {
 		r.line("const %s g%d = %s;", r.index, i, offset)
 	})
 	for i := range r.k.Code {
@@ -312,7 +312,7 @@ func (r *reducer) pass(pass int) {
 	r.line("const %s j = base + u * (%s)lanes * %d;", r.index, r.index, r.along)
 	r.line("left[u] = %s;", r.left())
 	used := func(way int) bool { return slices.Contains(reads, way) || slices.Contains(places, way) }
-	r.place(1, "j", used, func(way int, offset string) {
+	r.walkIndex(1, "j", used, func(way int, offset string) {
 		if slices.Contains(places, way) {
 			r.line("o%d[u] = g%d + %s;", way, way, offset)
 		}

@@ -223,7 +223,7 @@ func (p *parser) check() {
 		return // an invalid graph may be the cause of the crash
 	}
 	if err := passes.Verify(g); err != nil {
-		at := &ir.PlacedError{Line: 1, Col: 1}
+		at := &ir.PositionError{Line: 1, Col: 1}
 		errors.As(err, &at)
 		p.fail(p.at[captureFile]+at.Line, at.Col, "expected a valid graph: %v", err)
 	}

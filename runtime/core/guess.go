@@ -41,7 +41,7 @@ type guess struct {
 
 // habit is a read that follows the call of a program.
 type habit struct {
-	back, slot int // the storage's place: in the call so many calls before, at this local number
+	back, slot int // where the storage is: in the call so many calls before, at this local number
 	view       string
 	bytes      uint64
 	read       bool // since the last call

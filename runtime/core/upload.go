@@ -31,7 +31,7 @@ type way uint8
 
 const (
 	undecided way = iota
-	byPlace       // the worker reads them in a block of shared memory, of which it is told first
+	byBlock       // the worker reads them in a block of shared memory, of which it is told first
 	inOneFrame
 	inPieces // between which other submissions are sent: none waits for more than a piece
 	repeated // in one frame, to a worker that replaces a lost one; the upload has ended before
@@ -80,15 +80,15 @@ func (s *State) sendUpload(u *upload, out []Action) []Action {
 		!known && len(s.blocks) >= s.maxBlocks:
 		return s.sendBytes(u, out)
 	case known:
-		return s.sendPlace(u, out)
+		return s.sendBlock(u, out)
 	}
-	u.way, s.current = byPlace, u
+	u.way, s.current = byBlock, u
 	return append(out, Send{Type: transport.Share, Seq: s.nextSeq(), Ref: u.Ref})
 }
 
 // sendPlace tells the worker where in a block the bytes are. The worker answers when it has read them.
-func (s *State) sendPlace(u *upload, out []Action) []Action {
-	u.way, u.seq = byPlace, s.nextSeq()
+func (s *State) sendBlock(u *upload, out []Action) []Action {
+	u.way, u.seq = byBlock, s.nextSeq()
 	s.reading[u.seq] = u
 	return append(out, Send{Type: transport.UploadFrom, Seq: u.seq, Ref: u.Ref})
 }
@@ -131,7 +131,7 @@ func (s *State) sent(ev Sent, out []Action) []Action {
 		return s.sendBytes(u, out)
 	}
 	s.blocks[u.Block] = struct{}{}
-	return s.sendPlace(u, out)
+	return s.sendBlock(u, out)
 }
 
 // uploaded ends an upload whose bytes are not used any more.

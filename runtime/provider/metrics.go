@@ -15,8 +15,8 @@ import (
 // metricsWait bounds a question to a worker, which answers at once. Its connection may need some round trips.
 const metricsWait = 20 * time.Second
 
-// Metrics asks the worker of an instance for its metrics, in Prometheus's text format (worker/status.go). The question
-// has a connection of its own, so it is no client of the worker and disturbs none.
+// Metrics asks the worker of an instance for its metrics, in Prometheus's text format (worker/supervisor/status.go).
+// The question has a connection of its own, so it is no client of the worker and disturbs none.
 func Metrics(ctx context.Context, in Instance) (string, error) {
 	if one, ok := in.(OneStream); ok && one.OneStream() {
 		return "", Errorf(ErrUnavailable, "The worker %v has one stream, which its client uses, so nobody else can ask it.",

@@ -255,7 +255,7 @@ def table_cells(text: str, column: int) -> list[str]:
 
 
 def test_the_environment_page_lists_every_variable():
-    source = (ROOT / "runtime" / "settings.go").read_text()
+    source = (ROOT / "runtime" / "settings" / "settings.go").read_text()
     known = set(re.findall(r"^\t\{\"(MYCELYA_\w+)\",", source, re.M))
     assert len(known) >= 8
     text = page("environment.md")

@@ -31,9 +31,10 @@ import (
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/tests/emulate"
-	"github.com/mycelya/mycelya/worker"
 	"github.com/mycelya/mycelya/worker/conformance"
+	"github.com/mycelya/mycelya/worker/executor"
 	"github.com/mycelya/mycelya/worker/kernels"
+	"github.com/mycelya/mycelya/worker/session"
 )
 
 // folder holds the loaded libraries, and outlives all tests.
@@ -59,12 +60,12 @@ func TestMain(m *testing.M) {
 
 var device struct {
 	sync.Once
-	torch worker.Torch
+	torch executor.Torch
 	err   error
 }
 
 // torch returns the executor in a folder with the emulated device, which the executor loads by its name.
-func torch(t *testing.T) worker.Torch {
+func torch(t *testing.T) executor.Torch {
 	t.Helper()
 	if _, err := exec.LookPath("g++"); err != nil {
 		t.Skip("running printed kernels needs g++")
@@ -184,7 +185,7 @@ func (l *logged) String() string {
 // files are in the folder of the link that started it.
 func serve() error {
 	folder = filepath.Dir(os.Args[0])
-	t := worker.Torch{Exec: filepath.Join(folder, "libmycelya_exec.so"), Device: "emulated"}
+	t := executor.Torch{Exec: filepath.Join(folder, "libmycelya_exec.so"), Device: "emulated"}
 	flags := flag.NewFlagSet("worker", flag.ContinueOnError)
 	socket := flags.String("socket", "", "")
 	flags.StringVar(&t.Lib, "torch-lib", "", "")
@@ -198,7 +199,7 @@ func serve() error {
 	t.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	wrong := os.Getenv("ATEN_EMULATED_WRONG") // workers inherit variables with the prefix ATEN_
 	from, to, _ := strings.Cut(os.Getenv("ATEN_EMULATED_TWIST"), ">")
-	t.Kernels = worker.Kernels{Compiler: (&gxx{wrong: wrong, twist: [2]string{from, to}}).open,
+	t.Kernels = executor.Kernels{Compiler: (&gxx{wrong: wrong, twist: [2]string{from, to}}).open,
 		Folder: filepath.Join(folder, "cubins without "+wrong+from), Threads: 2}
 	l, err := net.Listen("unix", *socket)
 	if err != nil {
@@ -207,7 +208,7 @@ func serve() error {
 	fmt.Println(transport.Handshake{Version: transport.Version, Network: "unix", Addr: *socket, PID: os.Getpid(),
 		Build: transport.Build})
 	go func() { _, _ = io.Copy(io.Discard, os.Stdin); os.Exit(0) }()
-	return (&worker.Server{Load: t.Load, Log: t.Log}).Serve(l)
+	return (&session.Server{Load: t.Load, Log: t.Log}).Serve(l)
 }
 
 // running is a worker with the emulated device.
@@ -217,13 +218,13 @@ type running struct {
 }
 
 // start runs a worker until the test ends.
-func start(t *testing.T, k worker.Kernels) *running {
+func start(t *testing.T, k executor.Kernels) *running {
 	t.Helper()
 	r := &running{addr: filepath.Join(t.TempDir(), "s"), log: &logged{}}
 	log := slog.New(slog.NewTextHandler(r.log, nil))
 	on := torch(t)
 	on.Kernels, on.Log = k, log
-	server := &worker.Server{Load: on.Load, Log: log}
+	server := &session.Server{Load: on.Load, Log: log}
 	l, err := net.Listen("unix", r.addr)
 	require.NoError(t, err)
 	ended := make(chan error, 1)

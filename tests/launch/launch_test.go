@@ -24,7 +24,7 @@ import (
 	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/proto/transport"
-	"github.com/mycelya/mycelya/worker"
+	"github.com/mycelya/mycelya/worker/executor"
 	"github.com/mycelya/mycelya/worker/kernels"
 )
 
@@ -300,7 +300,7 @@ graph model.py:1 sync {
 // TestResults runs graphs of all kinds as operators while their kernels are compiled, and then as kernels.
 func TestResults(t *testing.T) {
 	compiler := &gxx{}
-	c := start(t, worker.Kernels{Compiler: compiler.open, Folder: t.TempDir(), Threads: 2}).connect(t)
+	c := start(t, executor.Kernels{Compiler: compiler.open, Folder: t.TempDir(), Threads: 2}).connect(t)
 	graphs := map[string]string{"chain": chain}
 	for name, text := range more {
 		graphs[name] = text
@@ -350,7 +350,7 @@ func TestResults(t *testing.T) {
 // sessions, and other workers with the same folder, use the kernels that one session compiled.
 func TestTiering(t *testing.T) {
 	compiler, cache := &gxx{gate: make(chan struct{})}, t.TempDir()
-	r := start(t, worker.Kernels{Compiler: compiler.open, Folder: cache})
+	r := start(t, executor.Kernels{Compiler: compiler.open, Folder: cache})
 	c, p := r.connect(t), compile(t, chain)
 	c.program(p)
 	want, done := c.call(p, 1)
@@ -374,7 +374,7 @@ func TestTiering(t *testing.T) {
 	require.Equal(t, &proto.Kernels{Groups: 1, Launched: 1, Ops: 3}, clean(done.Kernels))
 	p.same(t, want, got)
 
-	again := start(t, worker.Kernels{Compiler: compiler.open, Folder: cache}).connect(t)
+	again := start(t, executor.Kernels{Compiler: compiler.open, Folder: cache}).connect(t)
 	again.program(p)
 	told = again.warm(p)
 	require.EqualValues(t, 1, told.Cached)
@@ -394,8 +394,8 @@ func clean(k *proto.Kernels) *proto.Kernels {
 // of memory, operators run.
 func TestParameters(t *testing.T) {
 	compiler := &gxx{}
-	c := start(t, worker.Kernels{Compiler: compiler.open}).connect(t)
-	operators := start(t, worker.Kernels{Compiler: none}).connect(t)
+	c := start(t, executor.Kernels{Compiler: compiler.open}).connect(t)
+	operators := start(t, executor.Kernels{Compiler: none}).connect(t)
 	p := compile(t, chain)
 	c.program(p)
 	operators.program(p)
@@ -436,7 +436,7 @@ func none() (kernels.Compiler, error) { return nil, errors.New("this test has no
 func TestFailures(t *testing.T) {
 	t.Run("text", func(t *testing.T) {
 		compiler, cache := &gxx{wrong: "tanh"}, t.TempDir()
-		r := start(t, worker.Kernels{Compiler: compiler.open, Folder: cache})
+		r := start(t, executor.Kernels{Compiler: compiler.open, Folder: cache})
 		c := r.connect(t)
 		p, fine := compile(t, chain), compile(t, strings.ReplaceAll(chain, "tanh", "relu"))
 		c.program(p)
@@ -461,7 +461,7 @@ func TestFailures(t *testing.T) {
 		require.EqualValues(t, 2, compiler.calls.Load(), "a text that does not compile is compiled again")
 	})
 	t.Run("compiler", func(t *testing.T) {
-		r := start(t, worker.Kernels{Compiler: none})
+		r := start(t, executor.Kernels{Compiler: none})
 		for range 2 { // the user of each session gets a warning
 			c, p := r.connect(t), compile(t, chain)
 			c.program(p)
@@ -478,7 +478,7 @@ func TestFailures(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "file")
 		require.NoError(t, os.WriteFile(file, nil, 0o600))
 		compiler := &gxx{}
-		r := start(t, worker.Kernels{Compiler: compiler.open, Folder: filepath.Join(file, "kernels")})
+		r := start(t, executor.Kernels{Compiler: compiler.open, Folder: filepath.Join(file, "kernels")})
 		c, p := r.connect(t), compile(t, chain)
 		c.program(p)
 		require.EqualValues(t, 1, c.warm(p).Compiled)
@@ -489,7 +489,7 @@ func TestFailures(t *testing.T) {
 // TestCorruptFile checks that a kernel with a corrupt cubin is compiled again.
 func TestCorruptFile(t *testing.T) {
 	compiler, cache := &gxx{}, t.TempDir()
-	first := start(t, worker.Kernels{Compiler: compiler.open, Folder: cache}).connect(t)
+	first := start(t, executor.Kernels{Compiler: compiler.open, Folder: cache}).connect(t)
 	p := compile(t, chain)
 	first.program(p)
 	first.warm(p)
@@ -501,7 +501,7 @@ func TestCorruptFile(t *testing.T) {
 	require.NoError(t, err)
 	data[len(data)/2] ^= 1
 	require.NoError(t, os.WriteFile(files[0], data, 0o600))
-	c := start(t, worker.Kernels{Compiler: compiler.open, Folder: cache}).connect(t)
+	c := start(t, executor.Kernels{Compiler: compiler.open, Folder: cache}).connect(t)
 	c.program(p)
 	require.EqualValues(t, 1, c.warm(p).Compiled)
 	got, done := c.call(p, 1)
@@ -513,7 +513,7 @@ func TestCorruptFile(t *testing.T) {
 // that no call waits for them.
 func TestManyPrograms(t *testing.T) {
 	compiler := &gxx{gate: make(chan struct{})}
-	r := start(t, worker.Kernels{Compiler: compiler.open, Threads: 2})
+	r := start(t, executor.Kernels{Compiler: compiler.open, Threads: 2})
 	type pair struct {
 		c *client
 		p *compiledGraph
@@ -543,7 +543,7 @@ func TestManyPrograms(t *testing.T) {
 // the kernel and the step. For missing or small storages, the operators report the error. The session continues.
 func TestStepsThatFail(t *testing.T) {
 	compiler := &gxx{stuck: "sinf"}
-	c := start(t, worker.Kernels{Compiler: compiler.open}).connect(t)
+	c := start(t, executor.Kernels{Compiler: compiler.open}).connect(t)
 	p, fine := compile(t, strings.ReplaceAll(chain, "tanh", "sin")), compile(t, chain)
 	c.program(p)
 	c.program(fine)

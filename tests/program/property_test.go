@@ -21,7 +21,7 @@ import (
 	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
 	"github.com/mycelya/mycelya/tests/graphs"
-	"github.com/mycelya/mycelya/worker"
+	"github.com/mycelya/mycelya/worker/executor"
 	"github.com/mycelya/mycelya/worker/ref"
 )
 
@@ -34,8 +34,8 @@ func run(t require.TestingT, c *codegen.Compiled, params []uint64, inputs map[ui
 
 // runOn runs a program on any backend. It also returns the errors.
 func runOn(
-	t require.TestingT, on worker.Backend, c *codegen.Compiled, params []uint64, inputs map[uint32][]byte,
-) (map[uint32][]byte, []worker.StepError) {
+	t require.TestingT, on executor.Backend, c *codegen.Compiled, params []uint64, inputs map[uint32][]byte,
+) (map[uint32][]byte, []executor.StepError) {
 	x, err := on.New("")
 	require.NoError(t, err)
 	defer x.Close()
@@ -74,7 +74,7 @@ func runOn(
 }
 
 // contents reads a storage of unknown size.
-func contents(t require.TestingT, x worker.Executor, id uint64) (data []byte) {
+func contents(t require.TestingT, x executor.Executor, id uint64) (data []byte) {
 	size := int64(0)
 	for step := int64(1 << 12); step > 0; {
 		v := &proto.Read{Storage: id, Dtype: uint32(ir.U8), Sizes: []int64{size + step}, Strides: []int64{1}}

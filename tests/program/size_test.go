@@ -14,8 +14,8 @@ import (
 	"github.com/mycelya/mycelya/codegen"
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/passes"
-	"github.com/mycelya/mycelya/worker"
 	"github.com/mycelya/mycelya/worker/conformance"
+	"github.com/mycelya/mycelya/worker/executor"
 )
 
 // resident returns the resident memory of this process.
@@ -37,7 +37,7 @@ func TestSizeOfPreparedPrograms(t *testing.T) {
 	x, err := b.New("")
 	require.NoError(t, err)
 	defer x.Close()
-	var all []worker.Prepared // dropped at the end: a later program would take the memory
+	var all []executor.Prepared // dropped at the end: a later program would take the memory
 	for _, name := range []string{"budgets/adamw", "corpus/bert", "corpus/lstm", "corpus/resnet18", "corpus/mlp"} {
 		text, err := os.ReadFile(filepath.Join("..", "replay", name+".ir"))
 		require.NoError(t, err)
@@ -48,8 +48,8 @@ func TestSizeOfPreparedPrograms(t *testing.T) {
 		c, err := codegen.Compile(g, codegen.Options{Kernels: true})
 		require.NoError(t, err)
 		words := c.Program.Words()
-		n := max(20, int(64<<20/worker.PreparedBytes(c.Program)))
-		programs := make([]worker.Prepared, n)
+		n := max(20, int(64<<20/executor.PreparedBytes(c.Program)))
+		programs := make([]executor.Prepared, n)
 		for i := range 4 { // what the first ones leave in caches does not count
 			programs[i], err = x.Prepare(c.Program, words)
 			require.NoError(t, err)
@@ -60,7 +60,7 @@ func TestSizeOfPreparedPrograms(t *testing.T) {
 			require.NoError(t, err)
 		}
 		grown := resident(t) - before
-		measured := worker.PreparedBytes(c.Program) * int64(n-4)
+		measured := executor.PreparedBytes(c.Program) * int64(n-4)
 		t.Logf("%s: %d bytes are measured as %d: %.2f", name, grown/(n-4), measured/int64(n-4),
 			float64(measured)/float64(grown))
 		require.InDelta(t, 1, float64(measured)/float64(grown), 0.3, name)

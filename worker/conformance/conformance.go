@@ -18,13 +18,13 @@ import (
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
-	"github.com/mycelya/mycelya/worker"
+	"github.com/mycelya/mycelya/worker/executor"
 )
 
 const callID = 77
 
 // RunAll runs every test on a backend.
-func RunAll(t *testing.T, b worker.Backend) {
+func RunAll(t *testing.T, b executor.Backend) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) { c.run(t, fresh(t, b)) })
 	}
@@ -47,7 +47,7 @@ func RunAll(t *testing.T, b worker.Backend) {
 	})
 }
 
-func fresh(t *testing.T, b worker.Backend) worker.Executor {
+func fresh(t *testing.T, b executor.Backend) executor.Executor {
 	t.Helper()
 	goruntime.LockOSThread() // an executor is used from one thread; this one ends with the test
 	x, err := b.New("")
@@ -56,7 +56,7 @@ func fresh(t *testing.T, b worker.Backend) worker.Executor {
 	return x
 }
 
-func upload(t *testing.T, x worker.Executor, id uint64, data []byte) {
+func upload(t *testing.T, x executor.Executor, id uint64, data []byte) {
 	t.Helper()
 	dst, err := x.UploadBegin(id, uint64(len(data)))
 	require.NoError(t, err)
@@ -70,7 +70,7 @@ func whole(id uint64, bytes int) *proto.Read {
 	return &proto.Read{Storage: id, Dtype: uint32(ir.U8), Sizes: []int64{int64(bytes)}, Strides: []int64{1}}
 }
 
-func read(t *testing.T, x worker.Executor, v *proto.Read) []byte {
+func read(t *testing.T, x executor.Executor, v *proto.Read) []byte {
 	t.Helper()
 	var out []byte
 	require.NoError(t, x.Read(v, func(b []byte) error { out = slices.Clone(b); return nil }))
@@ -78,10 +78,10 @@ func read(t *testing.T, x worker.Executor, v *proto.Read) []byte {
 }
 
 // readError returns the error of a read of a poisoned storage.
-func readError(t *testing.T, x worker.Executor, id uint64) *worker.Error {
+func readError(t *testing.T, x executor.Executor, id uint64) *executor.Error {
 	t.Helper()
 	err := x.Read(whole(id, 0), func([]byte) error { t.Error("a poisoned storage was read"); return nil })
-	var e *worker.Error
+	var e *executor.Error
 	require.True(t, errors.As(err, &e), "%v", err)
 	require.NotEmpty(t, e.Text)
 	require.NotZero(t, e.Kind)
@@ -91,8 +91,8 @@ func readError(t *testing.T, x worker.Executor, id uint64) *worker.Error {
 // prepared finishes a program, validates it as the worker does, and prepares it. Each step gets a record of its own,
 // with its number plus one, unless the program has records.
 func prepared(
-	t *testing.T, x worker.Executor, build func(*builder), in []uint32, outs []uint32, params int,
-) worker.Prepared {
+	t *testing.T, x executor.Executor, build func(*builder), in []uint32, outs []uint32, params int,
+) executor.Prepared {
 	t.Helper()
 	p := &program.Program{}
 	build(&builder{p})
@@ -108,7 +108,7 @@ func prepared(
 	return prep
 }
 
-func (c *testCase) run(t *testing.T, x worker.Executor) {
+func (c *testCase) run(t *testing.T, x executor.Executor) {
 	for id, data := range c.uploads {
 		upload(t, x, id, data)
 	}
@@ -137,7 +137,7 @@ func (c *testCase) run(t *testing.T, x worker.Executor) {
 		e := readError(t, x, id)
 		require.EqualValues(t, callID, e.Call)
 		require.Equal(t, step, e.Step)
-		i := slices.IndexFunc(errs, func(e worker.StepError) bool { return e.Step == step })
+		i := slices.IndexFunc(errs, func(e executor.StepError) bool { return e.Step == step })
 		require.GreaterOrEqual(t, i, 0)
 		require.Equal(t, errs[i].Cause.Kind, e.Kind)
 	}
@@ -150,7 +150,7 @@ func neg(b *builder) {
 }
 
 // times runs a timed program, and again with a poisoned input, so that no step runs.
-func times(t *testing.T, x worker.Executor) {
+func times(t *testing.T, x executor.Executor) {
 	upload(t, x, 1, f32(1, 2))
 	steps := func(b *builder) {
 		x, y, z := b.tensor(0, ir.F32, par(0)), b.tensor(1, ir.F32, par(0)), b.tensor(2, ir.F32, par(0))
@@ -171,7 +171,7 @@ func times(t *testing.T, x worker.Executor) {
 	require.Zero(t, failed)
 	require.Equal(t, untimed, got)
 
-	x.Poison([]uint64{99}, worker.Errorf(proto.ErrRuntime, "lost"))
+	x.Poison([]uint64{99}, executor.Errorf(proto.ErrRuntime, "lost"))
 	got = make([]uint64, 4)
 	x.Time(got)
 	failed, _ = x.Run(prep, []uint64{2}, []uint64{0, 99}, []uint64{2, 4}, nil, callID+2)
@@ -179,7 +179,7 @@ func times(t *testing.T, x worker.Executor) {
 	require.Equal(t, make([]uint64, 4), got)
 }
 
-func missingInput(t *testing.T, x worker.Executor) {
+func missingInput(t *testing.T, x executor.Executor) {
 	prep := prepared(t, x, neg, []uint32{0}, []uint32{1}, 1)
 	failed, errs := x.Run(prep, []uint64{2}, []uint64{0, 123}, []uint64{1, 9}, nil, callID)
 	require.Equal(t, 1, failed, "the step that needs it fails: %v", errs)
@@ -190,7 +190,7 @@ func missingInput(t *testing.T, x worker.Executor) {
 }
 
 // unknownOperator: an operator that does not exist fails Prepare, or its step.
-func unknownOperator(t *testing.T, x worker.Executor) {
+func unknownOperator(t *testing.T, x executor.Executor) {
 	p := &program.Program{Buffers: 2, Inputs: []uint32{0}, Outputs: []uint32{1}}
 	b := builder{p: p}
 	b.call("aten::no_such_operator", b.tensor(1, ir.F32, two)+1, ten(b.tensor(0, ir.F32, two)))
@@ -198,7 +198,7 @@ func unknownOperator(t *testing.T, x worker.Executor) {
 	require.NoError(t, p.Validate())
 	prep, err := x.Prepare(p, p.Words())
 	if err != nil {
-		var e *worker.Error
+		var e *executor.Error
 		require.ErrorAs(t, err, &e)
 		require.EqualValues(t, proto.ErrNotImplemented, e.Kind)
 		require.Contains(t, e.Text, "aten::no_such_operator")
@@ -212,7 +212,7 @@ func unknownOperator(t *testing.T, x worker.Executor) {
 	x.Drop(prep)
 }
 
-func poisonAcross(t *testing.T, x worker.Executor) {
+func poisonAcross(t *testing.T, x executor.Executor) {
 	upload(t, x, 1, f32(1, 2))
 	bad := prepared(t, x, func(b *builder) { // the result has another size than the program says
 		b.call("aten::neg", b.tensor(1, ir.F32, three)+1, ten(b.tensor(0, ir.F32, two)))
@@ -232,7 +232,7 @@ func poisonAcross(t *testing.T, x worker.Executor) {
 	require.Equal(t, f32(-3, -4), read(t, x, whole(6, 8)))
 }
 
-func storages(t *testing.T, x worker.Executor) {
+func storages(t *testing.T, x executor.Executor) {
 	n, bytes := x.Usage()
 	require.Zero(t, n)
 	require.Zero(t, bytes)
@@ -252,7 +252,7 @@ func storages(t *testing.T, x worker.Executor) {
 	require.Equal(t, f32(5), read(t, x, whole(1, 4)))
 }
 
-func reads(t *testing.T, x worker.Executor) {
+func reads(t *testing.T, x executor.Executor) {
 	upload(t, x, 1, f32(1, 2, 3, 4, 5, 6))
 	view := func(d ir.DType, sizes, strides []int64, offset int64) *proto.Read {
 		return &proto.Read{Storage: 1, Dtype: uint32(d), Sizes: sizes, Strides: strides, Offset: offset}
@@ -280,7 +280,7 @@ func reads(t *testing.T, x worker.Executor) {
 	require.ErrorIs(t, x.Read(whole(1, 4), func([]byte) error { return stop }), stop, "Read returns the error of use")
 }
 
-func manySizes(t *testing.T, x worker.Executor) {
+func manySizes(t *testing.T, x executor.Executor) {
 	prep := prepared(t, x, neg, []uint32{0}, []uint32{1}, 1)
 	for n := range 20 {
 		id := uint64(10 + 2*n)

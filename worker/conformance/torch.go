@@ -12,15 +12,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/require"
+	"github.com/mycelya/mycelya/worker/executor"
 
-	"github.com/mycelya/mycelya/worker"
+	"github.com/stretchr/testify/require"
 )
 
 var execLib = flag.String("executor", "", "the executor library to test; default: the one of this checkout")
 
 // Torch returns the built executor and the torch of the environment, or skips the test.
-func Torch(t testing.TB) worker.Torch {
+func Torch(t testing.TB) executor.Torch {
 	t.Helper()
 	_, here, _, _ := goruntime.Caller(0)
 	root := filepath.Join(filepath.Dir(here), "..", "..")
@@ -37,7 +37,7 @@ func Torch(t testing.TB) worker.Torch {
 	}
 	lib, err := filepath.Abs(lib)
 	require.NoError(t, err)
-	return worker.Torch{Exec: lib, Lib: filepath.Join(printed(t, root, python, "--print-torch"), "lib"), Device: "cpu"}
+	return executor.Torch{Exec: lib, Lib: filepath.Join(printed(t, root, python, "--print-torch"), "lib"), Device: "cpu"}
 }
 
 // Libraries is the folder of the C++ libraries for the torch of a Python, or skips the test.

@@ -233,7 +233,7 @@ func (b *blob) one(ctx context.Context, i int) error {
 	return nil
 }
 
-// get opens the file at its last direct place, or else through the hub.
+// get opens the file at its last direct address, or else through the hub.
 func (b *blob) get(ctx context.Context, header http.Header) (*http.Response, *url.URL, error) {
 	b.mu.Lock()
 	direct := b.direct
@@ -257,7 +257,7 @@ func (b *blob) get(ctx context.Context, header http.Header) (*http.Response, *ur
 	return res, at, err
 }
 
-// piece fetches the bytes from a place on, up to an end, and returns how many have come.
+// piece fetches the bytes from an offset on, up to an end, and returns how many have come.
 func (b *blob) piece(ctx context.Context, at, end int64) (int64, error) {
 	if at == end {
 		return 0, nil
@@ -281,7 +281,7 @@ func (b *blob) piece(ctx context.Context, at, end int64) (int64, error) {
 	return b.copy(res.Body, from, at, end)
 }
 
-// copy writes the bytes of a body to their place.
+// copy writes the bytes of a body at their offset.
 func (b *blob) copy(body io.ReadCloser, from *url.URL, at, end int64) (n int64, err error) {
 	in, buffer := b.w.watched(body), make([]byte, 256<<10)
 	defer in.timer.Stop()

@@ -336,7 +336,7 @@ func (o *fetching) download(ctx context.Context, commit string, f remote, at tur
 			o.got(n)
 		}
 	}
-	b := &blob{w: o.w, cache: o.Cache, file: f, from: o.w.place(commit, f.path), part: part, chunk: chunk, count: count,
+	b := &blob{w: o.w, cache: o.Cache, file: f, from: o.w.fileURL(commit, f.path), part: part, chunk: chunk, count: count,
 		taken: at.end}
 	b.begin()
 	resumed = false

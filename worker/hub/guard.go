@@ -141,7 +141,7 @@ func (g *guard) admit(to, address string) error {
 	return fmt.Errorf("%w: %v is inside the worker's network, and the hub's own server is not", errRefused, at.Addr())
 }
 
-// follows says whether a redirect may lead to a place.
+// follows says whether a redirect may lead to an address.
 func (g *guard) follows(u *url.URL) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

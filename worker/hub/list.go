@@ -262,8 +262,8 @@ func (w *web) shards(index remote, text []byte, all []remote) ([]remote, error) 
 	return out, nil
 }
 
-// place is where a file of a commit can be fetched.
-func (w *web) place(commit, file string) *url.URL {
+// fileURL is the address of a file of a commit.
+func (w *web) fileURL(commit, file string) *url.URL {
 	parts := append(strings.Split(w.request.Repo, "/"), "resolve", commit)
 	return w.at(append(parts, strings.Split(file, "/")...)...)
 }
@@ -271,7 +271,7 @@ func (w *web) place(commit, file string) *url.URL {
 // mayRead asks whether the request may read a file, without its bytes.
 func (w *web) mayRead(ctx context.Context, commit string, f remote) error {
 	return w.retry(ctx, func() (int64, error) {
-		res, _, err := w.open(ctx, http.MethodHead, w.place(commit, f.path), http.Header{"Accept-Encoding": {"identity"}})
+		res, _, err := w.open(ctx, http.MethodHead, w.fileURL(commit, f.path), http.Header{"Accept-Encoding": {"identity"}})
 		if err == nil {
 			drain(res.Body)
 		}

@@ -69,13 +69,13 @@ func ReadHeader(f io.ReaderAt, size int64) ([]Tensor, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errFormat, err)
 	}
-	if err := place(out, uint64(len(head))+length, uint64(size)); err != nil {
+	if err := layOut(out, uint64(len(head))+length, uint64(size)); err != nil {
 		return nil, fmt.Errorf("%w: %w", errFormat, err)
 	}
 	return out, nil
 }
 
-// parseHeader reads the JSON object of a header. The places of the tensors are those of the header.
+// parseHeader reads the JSON object of a header. The offsets of the tensors are those of the header.
 func parseHeader(text []byte) ([]Tensor, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
@@ -144,9 +144,9 @@ func tensorOf(name string, e *entry) (t Tensor, err error) {
 	return t, err
 }
 
-// place orders tensors, turns their places in the data into places in the file, and checks that the data is theirs
+// layOut orders tensors, turns their offsets in the data into offsets in the file, and checks that the data is theirs
 // without gaps.
-func place(tensors []Tensor, data, size uint64) error {
+func layOut(tensors []Tensor, data, size uint64) error {
 	slices.SortStableFunc(tensors, func(a, b Tensor) int {
 		if a.Begin != b.Begin {
 			return cmp.Compare(a.Begin, b.Begin)

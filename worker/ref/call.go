@@ -12,7 +12,7 @@ import (
 	"github.com/mycelya/mycelya/ir/eval"
 	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
-	"github.com/mycelya/mycelya/worker"
+	"github.com/mycelya/mycelya/worker/executor"
 )
 
 // written returns the tensor that an operator overwrites, by the operator's name. If the name ends in "_", it is the
@@ -66,14 +66,14 @@ func (r *runner) call(c *program.Call) error {
 	}
 	for i, t := range c.Results {
 		if t != 0 && r.buffer(t-1) == nil {
-			return worker.Errorf(proto.ErrRuntime, "%s has no result %d.", c.Op, i)
+			return executor.Errorf(proto.ErrRuntime, "%s has no result %d.", c.Op, i)
 		}
 	}
 	return nil
 }
 
 func (r *runner) operator(c *program.Call) error {
-	unknown := worker.Errorf(proto.ErrNotImplemented, "The reference worker doesn't know %s with these arguments.", c.Op)
+	unknown := executor.Errorf(proto.ErrNotImplemented, "The reference worker doesn't know %s with these arguments.", c.Op)
 	switch c.Op {
 	// These have no effect: no operator here draws random numbers or depends on the default dtype or on flags.
 	case "mycelya::manual_seed", "mycelya::set_default_dtype", "mycelya::set_flag":
@@ -119,7 +119,7 @@ func (r *runner) operator(c *program.Call) error {
 	}
 	want, err := g.Infer(op, own, dtype)
 	if err != nil {
-		return worker.Errorf(proto.ErrRuntime, "%s: %v.", c.Op, err)
+		return executor.Errorf(proto.ErrRuntime, "%s: %v.", c.Op, err)
 	}
 	dst, err := r.target(c, want)
 	if err != nil {
@@ -148,13 +148,13 @@ func (r *runner) target(c *program.Call, want ir.Type) (*eval.Tensor, error) {
 	if over, ok := written(c.Op, operands(c.Args)); ok {
 		t := r.tensor(over)
 		if !slices.Equal(t.Sizes, sizes) {
-			return nil, worker.Errorf(proto.ErrRuntime, "%s gives sizes %v, the operand that it writes has %v.",
+			return nil, executor.Errorf(proto.ErrRuntime, "%s gives sizes %v, the operand that it writes has %v.",
 				c.Op, sizes, t.Sizes)
 		}
 		return t, nil
 	}
 	if len(c.Results) != 1 {
-		return nil, worker.Errorf(proto.ErrRuntime, "%s has 1 result, the program has %d.", c.Op, len(c.Results))
+		return nil, executor.Errorf(proto.ErrRuntime, "%s has 1 result, the program has %d.", c.Op, len(c.Results))
 	}
 	if c.Results[0] == 0 {
 		return eval.New(want.DType, sizes, nil)
@@ -162,7 +162,7 @@ func (r *runner) target(c *program.Call, want ir.Type) (*eval.Tensor, error) {
 	i := c.Results[0] - 1
 	w := r.window(i)
 	if !slices.Equal(w.Sizes, sizes) || w.DType != want.DType || w.Offset != 0 {
-		return nil, worker.Errorf(proto.ErrRuntime, "%s gives %v%v, the program expects %v%v.",
+		return nil, executor.Errorf(proto.ErrRuntime, "%s gives %v%v, the program expects %v%v.",
 			c.Op, want.DType, sizes, w.DType, w.Sizes)
 	}
 	st, err := made(w)

@@ -10,7 +10,7 @@ import (
 	"github.com/mycelya/mycelya/kernel"
 	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
-	"github.com/mycelya/mycelya/worker"
+	"github.com/mycelya/mycelya/worker/executor"
 )
 
 // runStep runs one step. After a failure only the steps of earlier ops run, and those that set flags or free.
@@ -40,8 +40,8 @@ func (r *runner) runStep(i int, s program.Step) {
 		}
 		return
 	}
-	e := worker.Error{Kind: proto.ErrRuntime, Text: err.Error(), Call: r.callID, Step: uint32(i)}
-	if own, ok := err.(*worker.Error); ok {
+	e := executor.Error{Kind: proto.ErrRuntime, Text: err.Error(), Call: r.callID, Step: uint32(i)}
+	if own, ok := err.(*executor.Error); ok {
 		e.Kind = own.Kind
 	}
 	r.fail(i, e)
@@ -52,23 +52,23 @@ func (r *runner) runStep(i int, s program.Step) {
 const unknownWriter = ^uint32(0)
 
 // fail notes a failure of a step.
-func (r *runner) fail(step int, e worker.Error) {
+func (r *runner) fail(step int, e executor.Error) {
 	r.failed++
-	if len(r.errs) < worker.MaxErrors {
-		r.errs = append(r.errs, worker.StepError{Step: uint32(step), Cause: e})
+	if len(r.errs) < executor.MaxErrors {
+		r.errs = append(r.errs, executor.StepError{Step: uint32(step), Cause: e})
 	}
 	if record := r.p.Records[step]; r.cause == nil || record < r.record {
 		r.cause, r.record = &e, record
 		if n := len(r.errs); r.failed == n {
 			r.errs[0], r.errs[n-1] = r.errs[n-1], r.errs[0]
 		} else {
-			r.errs[0] = worker.StepError{Step: uint32(step), Cause: e}
+			r.errs[0] = executor.StepError{Step: uint32(step), Cause: e}
 		}
 	}
 }
 
 // inherited is the poison of an operand.
-func (r *runner) inherited(s program.Step) *worker.Error {
+func (r *runner) inherited(s program.Step) *executor.Error {
 	for _, b := range r.uses(s) {
 		if st := r.buffers[b]; st != nil && st.poison != nil {
 			return st.poison
@@ -105,7 +105,7 @@ func (r *runner) changes(s program.Step) (out []uint32) {
 }
 
 // spoil says that the buffers do not have the content that a step should have made or written.
-func (r *runner) spoil(s program.Step, e *worker.Error) {
+func (r *runner) spoil(s program.Step, e *executor.Error) {
 	for _, b := range r.changes(s) {
 		if r.buffers[b] == nil {
 			r.buffers[b] = &storage{missing: noStorage}
@@ -118,7 +118,7 @@ func (r *runner) spoil(s program.Step, e *worker.Error) {
 const noStorage = ^uint64(0)
 
 // bind gives the outputs to their storages.
-func (r *runner) bind(x *executor, inputs, outputs []uint64) {
+func (r *runner) bind(x *evaluator, inputs, outputs []uint64) {
 	buffer := map[uint64]uint64{} // by storage
 	for i := 0; i < len(inputs); i += 2 {
 		buffer[inputs[i+1]] = inputs[i]
@@ -129,7 +129,7 @@ func (r *runner) bind(x *executor, inputs, outputs []uint64) {
 		if r.cause == nil {
 			st := r.buffers[outputs[i]]
 			if st.missing != 0 {
-				st = &storage{poison: worker.Errorf(proto.ErrRuntime, "Storage %d doesn't exist on the worker.", st.missing)}
+				st = &storage{poison: executor.Errorf(proto.ErrRuntime, "Storage %d doesn't exist on the worker.", st.missing)}
 			}
 			x.storages[id] = st
 			continue

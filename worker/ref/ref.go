@@ -18,7 +18,8 @@ import (
 	"github.com/mycelya/mycelya/ir/eval"
 	"github.com/mycelya/mycelya/program"
 	"github.com/mycelya/mycelya/proto"
-	"github.com/mycelya/mycelya/worker"
+	"github.com/mycelya/mycelya/worker/crash"
+	"github.com/mycelya/mycelya/worker/executor"
 )
 
 // Backend is the reference backend.
@@ -26,30 +27,30 @@ type Backend struct {
 	// Kernels selects kernels instead of the operators that they replace.
 	Kernels bool
 	// Progress is where executors note what they run; nil: nowhere.
-	Progress *worker.Progress
+	Progress *crash.Progress
 }
 
-// New implements worker.Backend.
-func (b Backend) New(device string) (worker.Executor, error) {
+// New implements executor.Backend.
+func (b Backend) New(device string) (executor.Executor, error) {
 	if device != "" && device != "cpu" {
-		return nil, worker.Errorf(proto.ErrValue, "The reference worker has no device %q; it has cpu.", device)
+		return nil, executor.Errorf(proto.ErrValue, "The reference worker has no device %q; it has cpu.", device)
 	}
-	return &executor{kernels: b.Kernels, progress: b.Progress, storages: map[uint64]*storage{}}, nil
+	return &evaluator{kernels: b.Kernels, progress: b.Progress, storages: map[uint64]*storage{}}, nil
 }
 
-// Trim implements worker.Backend. The backend caches no memory.
+// Trim implements executor.Backend. The backend caches no memory.
 func (b Backend) Trim() {}
 
 // storage is the memory of a storage id or of a buffer; buffers of inputs are the storages themselves.
 type storage struct {
 	data    []byte
-	poison  *worker.Error
+	poison  *executor.Error
 	missing uint64 // the id, if no storage has it
 }
 
-type executor struct {
+type evaluator struct {
 	kernels  bool
-	progress *worker.Progress
+	progress *crash.Progress
 	storages map[uint64]*storage
 	pending  map[uint64][]byte // uploads that have begun
 	fused    proto.Kernels     // counts since the last call of Fused
@@ -59,18 +60,18 @@ type executor struct {
 // maxBytes bounds one storage, because this backend is for tests: the end of Go's memory ends the process.
 const maxBytes = 1 << 28
 
-func (x *executor) Info() worker.Info {
-	return worker.Info{Device: "cpu", Name: "reference worker, without PyTorch"}
+func (x *evaluator) Info() executor.Info {
+	return executor.Info{Device: "cpu", Name: "reference worker, without PyTorch"}
 }
 
-func (x *executor) Prepare(p *program.Program, _ []uint64) (worker.Prepared, error) { return p, nil }
-func (x *executor) Drop(worker.Prepared)                                            {}
-func (x *executor) Sync() error                                                     { return nil }
-func (x *executor) Close()                                                          { x.storages = nil }
+func (x *evaluator) Prepare(p *program.Program, _ []uint64) (executor.Prepared, error) { return p, nil }
+func (x *evaluator) Drop(executor.Prepared)                                            {}
+func (x *evaluator) Sync() error                                                       { return nil }
+func (x *evaluator) Close()                                                            { x.storages = nil }
 
-func (x *executor) UploadBegin(id, bytes uint64) ([]byte, error) {
+func (x *evaluator) UploadBegin(id, bytes uint64) ([]byte, error) {
 	if x.storages[id] != nil || x.pending[id] != nil {
-		return nil, worker.Errorf(proto.ErrValue, "Storage %d exists already; an upload makes a new one.", id)
+		return nil, executor.Errorf(proto.ErrValue, "Storage %d exists already; an upload makes a new one.", id)
 	}
 	b, err := alloc(bytes)
 	if err != nil {
@@ -83,10 +84,10 @@ func (x *executor) UploadBegin(id, bytes uint64) ([]byte, error) {
 	return b, nil
 }
 
-func (x *executor) UploadEnd(id uint64) error {
+func (x *evaluator) UploadEnd(id uint64) error {
 	b, ok := x.pending[id]
 	if !ok {
-		return worker.Errorf(proto.ErrValue, "No upload of storage %d has begun.", id)
+		return executor.Errorf(proto.ErrValue, "No upload of storage %d has begun.", id)
 	}
 	delete(x.pending, id)
 	x.storages[id] = &storage{data: b}
@@ -95,21 +96,21 @@ func (x *executor) UploadEnd(id uint64) error {
 
 func alloc(bytes uint64) ([]byte, error) {
 	if bytes > maxBytes {
-		return nil, worker.Errorf(proto.ErrMemory, "The reference worker has no memory for %d bytes.", bytes)
+		return nil, executor.Errorf(proto.ErrMemory, "The reference worker has no memory for %d bytes.", bytes)
 	}
 	return make([]byte, bytes), nil
 }
 
-func (x *executor) Read(v *proto.Read, use func([]byte) error) error {
+func (x *evaluator) Read(v *proto.Read, use func([]byte) error) error {
 	st := x.storages[v.Storage]
 	switch {
 	case st == nil:
-		return worker.Errorf(proto.ErrRuntime, "Storage %d doesn't exist on the worker.", v.Storage)
+		return executor.Errorf(proto.ErrRuntime, "Storage %d doesn't exist on the worker.", v.Storage)
 	case st.poison != nil:
 		e := *st.poison
 		return &e
 	case catalogue.DTypeSize(uint64(v.Dtype)) == 0 || len(v.Sizes) != len(v.Strides) || len(v.Sizes) > program.MaxRank:
-		return worker.Errorf(proto.ErrValue, "A view of dtype %d with sizes %v and strides %v doesn't exist.",
+		return executor.Errorf(proto.ErrValue, "A view of dtype %d with sizes %v and strides %v doesn't exist.",
 			v.Dtype, v.Sizes, v.Strides)
 	}
 	src := &eval.Tensor{DType: ir.DType(v.Dtype), Sizes: v.Sizes, Strides: v.Strides, Offset: v.Offset, Data: st.data}
@@ -121,44 +122,44 @@ func (x *executor) Read(v *proto.Read, use func([]byte) error) error {
 		return eval.Eval(ir.OpCopy, []eval.Arg{{Tensor: src}}, out)
 	})
 	if err != nil {
-		return worker.Errorf(proto.ErrValue, "This view of storage %d cannot be read: %v.", v.Storage, err)
+		return executor.Errorf(proto.ErrValue, "This view of storage %d cannot be read: %v.", v.Storage, err)
 	}
 	return use(out.Data)
 }
 
-func (x *executor) Free(ids []uint64) {
+func (x *evaluator) Free(ids []uint64) {
 	for _, id := range ids {
 		delete(x.storages, id)
 		delete(x.pending, id)
 	}
 }
 
-// Contents implements worker.Executor.
-func (x *executor) Contents() []worker.Content {
-	var out []worker.Content
+// Contents implements executor.Executor.
+func (x *evaluator) Contents() []executor.Content {
+	var out []executor.Content
 	for _, id := range slices.Sorted(maps.Keys(x.storages)) {
 		st := x.storages[id]
-		out = append(out, worker.Content{ID: id, Bytes: uint64(len(st.data)), Poisoned: st.poison != nil})
+		out = append(out, executor.Content{ID: id, Bytes: uint64(len(st.data)), Poisoned: st.poison != nil})
 	}
 	return out
 }
 
-// State implements worker.Executor. This executor has no generators, and no flag changes what it computes.
-func (x *executor) State() ([]byte, error) { return nil, nil }
+// State implements executor.Executor. This executor has no generators, and no flag changes what it computes.
+func (x *evaluator) State() ([]byte, error) { return nil, nil }
 
-// SetState implements worker.Executor.
-func (x *executor) SetState(state []byte) error {
+// SetState implements executor.Executor.
+func (x *evaluator) SetState(state []byte) error {
 	if len(state) > 0 {
-		return worker.Errorf(proto.ErrValue, "The state of another executor, of %d bytes, cannot be used.", len(state))
+		return executor.Errorf(proto.ErrValue, "The state of another executor, of %d bytes, cannot be used.", len(state))
 	}
 	return nil
 }
 
-// SetFlags implements worker.Executor. No flag changes what this executor computes.
-func (x *executor) SetFlags(worker.Prepared, []uint64) {}
+// SetFlags implements executor.Executor. No flag changes what this executor computes.
+func (x *evaluator) SetFlags(executor.Prepared, []uint64) {}
 
-// Poison implements worker.Executor.
-func (x *executor) Poison(ids []uint64, e *worker.Error) {
+// Poison implements executor.Executor.
+func (x *evaluator) Poison(ids []uint64, e *executor.Error) {
 	for _, id := range ids {
 		if x.storages[id] == nil {
 			x.storages[id] = &storage{poison: e}
@@ -166,7 +167,7 @@ func (x *executor) Poison(ids []uint64, e *worker.Error) {
 	}
 }
 
-func (x *executor) Usage() (storages, bytes uint64) {
+func (x *evaluator) Usage() (storages, bytes uint64) {
 	for _, st := range x.storages {
 		bytes += uint64(len(st.data))
 	}
@@ -183,10 +184,10 @@ func guard(f func() error) (err error) {
 	return f()
 }
 
-// Run implements worker.Executor.
-func (x *executor) Run(
-	p worker.Prepared, params, inputs, outputs, frees []uint64, call uint64,
-) (int, []worker.StepError) {
+// Run implements executor.Executor.
+func (x *evaluator) Run(
+	p executor.Prepared, params, inputs, outputs, frees []uint64, call uint64,
+) (int, []executor.StepError) {
 	r := runner{p: p.(*program.Program), params: params, callID: call, times: x.times, writer: map[uint32]uint32{}}
 	x.times = nil
 	r.buffers = make([]*storage, r.p.Buffers)
@@ -235,14 +236,14 @@ func count[T program.Step](steps []program.Step) (n uint32) {
 	return n
 }
 
-// Leave implements worker.Executor.
-func (x *executor) Leave(int) {}
+// Leave implements executor.Executor.
+func (x *evaluator) Leave(int) {}
 
-// Time implements worker.Executor.
-func (x *executor) Time(times []uint64) { x.times = times }
+// Time implements executor.Executor.
+func (x *evaluator) Time(times []uint64) { x.times = times }
 
-// Fused implements worker.Executor.
-func (x *executor) Fused() *proto.Kernels {
+// Fused implements executor.Executor.
+func (x *evaluator) Fused() *proto.Kernels {
 	out := &x.fused
 	if out.Groups+out.Unfused == 0 {
 		return nil
@@ -262,8 +263,8 @@ type runner struct {
 
 	// See failure.go.
 	failed int
-	errs   []worker.StepError
-	cause  *worker.Error     // the first in the order of the ops; nil: nothing has failed
+	errs   []executor.StepError
+	cause  *executor.Error   // the first in the order of the ops; nil: nothing has failed
 	record uint32            // of the cause's op
 	writer map[uint32]uint32 // by buffer: the record of the last step that has written it
 }
@@ -311,7 +312,7 @@ func made(w *eval.Tensor) (*storage, error) {
 func (r *runner) bytes(d program.Dim) ([]byte, error) {
 	n := d.At(r.params)
 	if n < 0 {
-		return nil, worker.Errorf(proto.ErrValue, "A storage can't have %d bytes.", n)
+		return nil, executor.Errorf(proto.ErrValue, "A storage can't have %d bytes.", n)
 	}
 	return alloc(uint64(n))
 }
@@ -357,7 +358,7 @@ func (r *runner) poisoned(steps []program.Step) bool {
 func (r *runner) do(s program.Step) error {
 	for _, b := range r.uses(s) {
 		if st := r.buffers[b]; st != nil && st.missing != 0 && st.poison == nil {
-			return worker.Errorf(proto.ErrRuntime, "Storage %d doesn't exist on the worker.", st.missing)
+			return executor.Errorf(proto.ErrRuntime, "Storage %d doesn't exist on the worker.", st.missing)
 		}
 	}
 	switch k := s.(type) {

@@ -129,7 +129,7 @@ func (w *watcher) file(name string, stdin io.Reader, opt passes.Options) error {
 	}
 	for _, g := range graphs {
 		if err := passes.Verify(g); err != nil {
-			at := &ir.PlacedError{Line: 1, Col: 1}
+			at := &ir.PositionError{Line: 1, Col: 1}
 			errors.As(err, &at)
 			return fmt.Errorf("%s:%d:%d: graph %s: %w", name, at.Line, at.Col, g.Name, err)
 		}

@@ -33,8 +33,8 @@ var (
 // parallel is the number of sessions at a time: most of them wait.
 const parallel = 24
 
-// session runs a session with a worker that lies as a plan says, and returns what must not be.
-func session(number uint64, folder string, p func(*rand.Rand) plan) (outcome, error) {
+// one runs a session with a worker that lies as a plan says, and returns what must not be.
+func one(number uint64, folder string, p func(*rand.Rand) plan) (outcome, error) {
 	r := rand.New(rand.NewPCG(*seed, number))
 	lies := rand.New(rand.NewPCG(*seed, number|1<<63)) // of another goroutine
 	w, err := newLiar(lies, folder, p(r))
@@ -72,7 +72,7 @@ func openFiles(t *testing.T) int {
 
 func TestHostileAnswers(t *testing.T) {
 	if *only > 0 {
-		got, err := session(*only, t.TempDir(), lies)
+		got, err := one(*only, t.TempDir(), lies)
 		require.NoError(t, err)
 		t.Logf("%+v", got)
 		return
@@ -87,7 +87,7 @@ func TestHostileAnswers(t *testing.T) {
 		folder := t.TempDir()
 		all.Go(func() {
 			for n := next.Add(1); n <= uint64(*runs) && failed.Load() < 5; n = next.Add(1) {
-				got, err := session(n, folder, lies)
+				got, err := one(n, folder, lies)
 				mu.Lock()
 				total.add(got)
 				mu.Unlock()
@@ -114,7 +114,7 @@ func TestHostileAnswers(t *testing.T) {
 func TestAnHonestRelay(t *testing.T) {
 	right := 0
 	for n := range uint64(30) {
-		got, err := session(n+1, t.TempDir(), func(*rand.Rand) plan { return plan{after: never, rate: 1} })
+		got, err := one(n+1, t.TempDir(), func(*rand.Rand) plan { return plan{after: never, rate: 1} })
 		require.NoError(t, err)
 		require.Zero(t, got.lost+got.cancelled)
 		right += got.right
@@ -122,7 +122,7 @@ func TestAnHonestRelay(t *testing.T) {
 	require.Greater(t, right, 30)
 	noticed := 0
 	for n := range uint64(30) {
-		if _, err := session(n+1, t.TempDir(), func(*rand.Rand) plan { return plan{rate: 1, payload: true} }); err != nil {
+		if _, err := one(n+1, t.TempDir(), func(*rand.Rand) plan { return plan{rate: 1, payload: true} }); err != nil {
 			require.ErrorContains(t, err, "element ")
 			noticed++
 		}

@@ -22,8 +22,10 @@ import (
 	"github.com/mycelya/mycelya/proto/transport"
 	"github.com/mycelya/mycelya/runtime/provider"
 	"github.com/mycelya/mycelya/tests/hostile/mutate"
-	"github.com/mycelya/mycelya/worker"
+	"github.com/mycelya/mycelya/worker/executor"
 	"github.com/mycelya/mycelya/worker/ref"
+	"github.com/mycelya/mycelya/worker/session"
+	"github.com/mycelya/mycelya/worker/supervisor"
 )
 
 // liar is a worker: an honest one, whose answers pass through a relay that changes some of them. It is a provider and
@@ -68,8 +70,8 @@ func newLiar(r *rand.Rand, folder string, p plan) (*liar, error) {
 		return nil, err
 	}
 	l.client = client
-	server := worker.Server{
-		Load: func() (worker.Backend, error) { return ref.Backend{}, nil }, Log: slog.New(slog.DiscardHandler),
+	server := session.Server{
+		Load: func() (executor.Backend, error) { return ref.Backend{}, nil }, Log: slog.New(slog.DiscardHandler),
 		Passer: passer{},
 	}
 	l.over.Go(func() { _ = server.ServeOne(func() (net.Conn, error) { return honest, nil }) })
@@ -97,12 +99,12 @@ type memory struct {
 	bytes  []byte
 }
 
-func (p passer) Lend(bytes uint64) (worker.Loan, error) { return memory{p, make([]byte, bytes)}, nil }
+func (p passer) Lend(bytes uint64) (session.Loan, error) { return memory{p, make([]byte, bytes)}, nil }
 
-func (p passer) Take(name string) (worker.Passed, error) {
+func (p passer) Take(name string) (session.Passed, error) {
 	b, ok := p[name]
 	if !ok {
-		return nil, worker.ErrNotPassed
+		return nil, supervisor.ErrNotPassed
 	}
 	delete(p, name)
 	return memory{p, b}, nil

@@ -31,10 +31,13 @@ import (
 
 	"github.com/mycelya/mycelya/proto/link"
 	"github.com/mycelya/mycelya/proto/transport"
-	"github.com/mycelya/mycelya/worker"
+	"github.com/mycelya/mycelya/worker/crash"
+	"github.com/mycelya/mycelya/worker/executor"
 	"github.com/mycelya/mycelya/worker/hub"
 	"github.com/mycelya/mycelya/worker/kept"
 	"github.com/mycelya/mycelya/worker/ref"
+	"github.com/mycelya/mycelya/worker/session"
+	"github.com/mycelya/mycelya/worker/supervisor"
 )
 
 // leastProcs is the smallest GOMAXPROCS, as in the client. A session's thread that waits in the kernel or computes in C
@@ -43,16 +46,16 @@ const leastProcs = 8
 
 // arguments are the flags of this program.
 type arguments struct {
-	torch                                   worker.Torch
+	torch                                   executor.Torch
 	level                                   slog.Level
 	socket, listen, secret, backend, status string
 	state, crashes, relay, weights, show    string
 	eof, version, session, stdio, single    bool
 	fetch, unfiltered                       bool
 	idle, grace, drain                      time.Duration
-	limits                                  worker.Limits
+	limits                                  supervisor.Limits
 	uploads, weightsBytes                   int64
-	clocks                                  worker.Clocks
+	clocks                                  supervisor.Clocks
 }
 
 func parse() *arguments {
@@ -84,7 +87,7 @@ func parse() *arguments {
 		"for debugging: sessions may use all system calls, so that a refusal can be told from an error of CUDA")
 	flag.BoolVar(&a.session, "session", false, "serve one client that another process of this program passes on")
 	flag.BoolVar(&a.fetch, "fetch", false, "fetch weights for one session of another process of this program")
-	flag.DurationVar(&a.idle, "idle", worker.DefaultIdle, "how long cached memory is kept when no client sends work")
+	flag.DurationVar(&a.idle, "idle", session.DefaultIdle, "how long cached memory is kept when no client sends work")
 	flag.DurationVar(&a.grace, "grace", link.Default.Grace,
 		"how long a session over TCP waits for its client to come back")
 	flag.DurationVar(&a.drain, "drain", 10*time.Second,
@@ -102,7 +105,7 @@ func parse() *arguments {
 		"folder that keeps the last programs and calls of sessions that crash; empty: nothing is kept")
 	flag.StringVar(&t.Kernels.Folder, "kernels", cacheFolder("kernels"),
 		"folder of compiled CUDA kernels; empty: memory only")
-	flag.Int64Var(&t.Kernels.Disk, "kernels-bytes", worker.DefaultKernelBytes, "limit of that folder in bytes")
+	flag.Int64Var(&t.Kernels.Disk, "kernels-bytes", executor.DefaultKernelBytes, "limit of that folder in bytes")
 	flag.IntVar(&t.Kernels.Threads, "kernels-threads", 0,
 		"threads that compile kernels; 0: half of the cores, at most four")
 	flag.TextVar(&a.level, "log", slog.LevelWarn, "debug, info, warn or error")
@@ -144,7 +147,7 @@ func (a *arguments) streams() (n int) {
 
 // show prints the program in a file of a crash, and returns the exit code.
 func show(file string) int {
-	text, err := worker.Show(file)
+	text, err := session.Show(file)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -177,7 +180,7 @@ func main() {
 		return
 	}
 	if a.relay != "" {
-		if err := worker.Relay(a.relay, os.Stdin, os.Stdout); err != nil {
+		if err := supervisor.Relay(a.relay, os.Stdin, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -188,10 +191,10 @@ func main() {
 		return
 	}
 	stdin := bufio.NewReader(os.Stdin)
-	s := worker.Supervisor{Command: sessionCommand, Log: log, Output: os.Stderr, Clocks: a.clocks, Crashes: a.crashes,
+	s := supervisor.Supervisor{Command: sessionCommand, Log: log, Output: os.Stderr, Clocks: a.clocks, Crashes: a.crashes,
 		Single: a.single, Threads: threads(a.torch.Threads)}
 	if a.torch.Device != "cpu" {
-		s.GPUs = worker.DriverGPUs()
+		s.GPUs = supervisor.DriverGPUs()
 	}
 	if a.weights != "" {
 		s.Helper = func() *exec.Cmd { return itself("--fetch") }
@@ -217,7 +220,7 @@ func main() {
 		end = stdin
 	}
 	if a.status != "" {
-		page, err := worker.ListenStatus(a.status)
+		page, err := supervisor.ListenStatus(a.status)
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "mycelya-worker: --status: %v.\n", err)
 			os.Exit(2)
@@ -279,10 +282,10 @@ func credentials(path string, stdin *bufio.Reader) (*transport.Credentials, erro
 }
 
 // supervise accepts clients until a signal or, if stdin is not nil, its end.
-func supervise(s *worker.Supervisor, a *arguments, network, address string, stdin io.Reader) {
-	worker.CloseInherited()
+func supervise(s *supervisor.Supervisor, a *arguments, network, address string, stdin io.Reader) {
+	supervisor.CloseInherited()
 	s.Begin() // first: PyTorch takes longer to load than all that follows
-	l, err := worker.Listen(network, address)
+	l, err := supervisor.Listen(network, address)
 	if err != nil {
 		s.Log.Error("cannot listen", "error", err)
 		s.Close()
@@ -322,12 +325,12 @@ func removeSocket(path string) {
 }
 
 // superviseStream serves the client whose stream is stdin and stdout.
-func superviseStream(s *worker.Supervisor, a *arguments) {
+func superviseStream(s *supervisor.Supervisor, a *arguments) {
 	if sameFile(os.Stdout, os.Stderr) {
 		fmt.Fprintln(os.Stderr, "mycelya-worker: --stdio needs a stdout of its own: this one is stderr, too.")
 		os.Exit(2)
 	}
-	worker.CloseInherited()
+	supervisor.CloseInherited()
 	s.Begin()
 	go stopAtSignal(s, a.drain, endSignals(), s.Close)
 	fmt.Println(transport.Handshake{
@@ -355,7 +358,7 @@ func endSignals() <-chan os.Signal {
 
 // stopAtSignal drains the sessions at the first signal, at most for a time, and calls end then or at the second signal.
 // SIGHUP ends everything at once.
-func stopAtSignal(s *worker.Supervisor, drain time.Duration, signals <-chan os.Signal, end func()) {
+func stopAtSignal(s *supervisor.Supervisor, drain time.Duration, signals <-chan os.Signal, end func()) {
 	first := <-signals
 	s.Log.Info("ends at a signal", "signal", first)
 	if first != syscall.SIGHUP && drain > 0 {
@@ -388,30 +391,30 @@ func serveSession(a *arguments, log *slog.Logger) {
 		log.Error("the session's process cannot start", "error", err)
 		os.Exit(1)
 	}
-	worker.DieBySignal()
+	crash.DieBySignal()
 	// Ctrl-C and systemd signal all processes of a worker. The supervisor tells this process when to end.
 	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	if err := a.limits.Apply(); err != nil {
 		fail(err)
 	}
-	channel, err := worker.OpenChannel(a.secret != "", log)
+	channel, err := supervisor.OpenChannel(a.secret != "", log)
 	if err != nil {
 		fail(err)
 	}
 	a.torch.Progress, channel.Limits.Grace = channel.Progress, a.grace
 	load := a.torch.Load
 	if a.backend == "ref" {
-		load = func() (worker.Backend, error) { return ref.Backend{Progress: channel.Progress}, nil }
+		load = func() (executor.Backend, error) { return ref.Backend{Progress: channel.Progress}, nil }
 	}
 	ready := func() error {
 		if a.unfiltered {
 			log.Warn("system calls of the session are not filtered, as --unfiltered asks")
-		} else if err := worker.LockDown(); err != nil {
+		} else if err := supervisor.LockDown(); err != nil {
 			log.Info("system calls of the session are not filtered", "error", err)
 		}
 		return nil
 	}
-	server := worker.Server{Load: load, Log: log, Idle: a.idle, Ready: ready, Journal: channel.Journal,
+	server := session.Server{Load: load, Log: log, Idle: a.idle, Ready: ready, Journal: channel.Journal,
 		Progress: channel.Progress, Enter: channel.Enter, Stop: channel.Stop(), Passer: channel.Passer()}
 	if a.state != "" {
 		server.Keeper, server.Uploads = channel.Keeper(), a.uploads
@@ -438,13 +441,13 @@ const helperMemory = 256 << 20
 func serveFetch(a *arguments, log *slog.Logger) {
 	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP) // it ends with its session
 	debug.SetMemoryLimit(helperMemory)
-	err := worker.Limits{}.Apply()
+	err := supervisor.Limits{}.Apply()
 	if err == nil {
-		if err := worker.LockDownHelper(); err != nil {
+		if err := supervisor.LockDownHelper(); err != nil {
 			log.Info("system calls of the process that fetches weights are not filtered", "error", err)
 		}
 		fetcher := hub.Fetcher{Cache: &hub.Cache{Path: a.weights, Bytes: a.weightsBytes}}
-		err = worker.ServeHelper(func(c *net.UnixConn) error { return hub.Serve(c, &fetcher) })
+		err = supervisor.ServeHelper(func(c *net.UnixConn) error { return hub.Serve(c, &fetcher) })
 	}
 	if err != nil {
 		log.Error("weights cannot be fetched", "error", err)
