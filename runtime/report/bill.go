@@ -99,7 +99,7 @@ type Line struct {
 	// If the line is one of a library: the lines of the program that have led to it, with the seconds of its stalls.
 	Callers map[string]float64 `json:"callers"`
 
-	Origin ir.Origin
+	Origin ir.Origin `json:"-"`
 }
 
 // Names are the lines of the user's program by place.
