@@ -27,7 +27,7 @@ func live() int64 {
 
 // TestSizeOfPrograms compares the measured memory of programs with the growth of the heap.
 func TestSizeOfPrograms(t *testing.T) {
-	paths, err := filepath.Glob("../tests/replay/*/*.ir")
+	paths, err := filepath.Glob("../../tests/replay/*/*.ir")
 	require.NoError(t, err)
 	require.NotEmpty(t, paths)
 	for _, path := range paths {
@@ -62,7 +62,7 @@ func TestSizeOfPrograms(t *testing.T) {
 
 // TestProgramsStayWithinTheirBound fills a cache with ten times as many programs as fit.
 func TestProgramsStayWithinTheirBound(t *testing.T) {
-	text, err := os.ReadFile("../tests/replay/corpus/mlp.ir")
+	text, err := os.ReadFile("../../tests/replay/corpus/mlp.ir")
 	require.NoError(t, err)
 	g, err := ir.Parse(string(text))
 	require.NoError(t, err)

@@ -292,21 +292,14 @@ class Worker {
   // A TAKE at one position for each row of n values, or for all: loads at another offset.
   C10_NOINLINE void TakeOfRows(const Step& s, const Region& region, int64_t n) {
     const uint32_t operand = c_.nodes[s.node].operand;
-    const char* data = t_->at->operands[operand].data;
     const Moves& m = moves_[operand];
-    char* to = reg_[s.node];
     int64_t done = 0;
     for (const Part& part : region.parts) {
       const Area r = region.AreaOf(part, operand, base_[operand]);
-      for (int64_t i = 0; i < r.n1; ++i) {
-        for (int64_t j = 0; j < r.n0;) {  // an area may hold parts of several rows
-          const int64_t count = std::min(r.n0 - j, n - done % n);
-          const int64_t shift = Shift(operand, OfRow(s.from[0], done / n, n));
-          m.load(to, data + (r.offset + i * r.s1 + j * r.s0 + shift) * m.bytes, count, r.s0, 1, 1);
-          to += count * m.width;
-          done += count;
-          j += count;
-        }
+      for (int64_t i = 0, count; i < r.n0 * r.n1; i += count, done += count) {
+        count = std::min(r.n0 - i % r.n0, n - done % n);  // an area may hold parts of several rows
+        const int64_t at = r.offset + i % r.n0 * r.s0 + i / r.n0 * r.s1 + Shift(operand, OfRow(s.from[0], done / n, n));
+        m.load(reg_[s.node] + done * m.width, t_->at->operands[operand].data + at * m.bytes, count, r.s0, 1, 1);
       }
     }
   }
