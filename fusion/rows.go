@@ -248,7 +248,7 @@ func (t *table) classify() {
 type signer struct {
 	t      *table
 	key    []byte
-	number []int32 // by value: one more than its position in the row
+	number []int32 // by value: 1 + its position in the row; 0: it is in no row
 	values []ir.ValueID
 	dims   []ir.Dim
 

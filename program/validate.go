@@ -448,7 +448,7 @@ func hasTensor(args []Arg) bool {
 }
 
 // odd sorts a list and returns the numbers that occur in it an odd number of times. A buffer that steps have made and
-// freed again occurs twice: it has not changed.
+// freed again occurs twice, so it is not among them.
 func odd(list []uint32) []uint32 {
 	slices.Sort(list)
 	out := list[:0]

@@ -25,28 +25,42 @@ func live() int64 {
 	return int64(m.HeapAlloc)
 }
 
+// optimised is the graph of a file after the passes.
+func optimised(t *testing.T, path string) *ir.Graph {
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	g, err := ir.Parse(string(text))
+	require.NoError(t, err)
+	g, err = passes.Run(g, passes.Options{})
+	require.NoError(t, err)
+	return g
+}
+
+// variantOf is a measured variant with the program of a graph.
+func variantOf(t *testing.T, g *ir.Graph) *Variant {
+	c, err := codegen.Compile(g, codegen.Options{Kernels: true})
+	require.NoError(t, err)
+	packed, err := pack(c.Program)
+	require.NoError(t, err)
+	v := &Variant{Compiled: c, Packed: packed, Account: &Account{}}
+	v.bytes = v.measure()
+	return v
+}
+
 // TestSizeOfPrograms compares the measured memory of programs with the growth of the heap.
 func TestSizeOfPrograms(t *testing.T) {
 	paths, err := filepath.Glob("../../tests/replay/*/*.ir")
 	require.NoError(t, err)
 	require.NotEmpty(t, paths)
 	for _, path := range paths {
-		text, err := os.ReadFile(path)
-		require.NoError(t, err)
-		g, err := ir.Parse(string(text))
-		require.NoError(t, err)
-		g, err = passes.Run(g, passes.Options{})
-		require.NoError(t, err)
+		g := optimised(t, path)
 		entries := make([]*Entry, 20)
 		before := live()
 		total := int64(0)
 		for i := range entries {
-			c, err := codegen.Compile(g, codegen.Options{Kernels: true})
-			require.NoError(t, err)
-			packed, err := pack(c.Program)
-			require.NoError(t, err)
-			v := &Variant{Compiled: c, Packed: packed, Account: &Account{}}
-			v.bytes = v.measure() - 8*int64(c.Program.Params) - 8*int64(len(c.Inputs)+len(c.Outputs)) // without a call
+			v := variantOf(t, g)
+			c := v.Compiled
+			v.bytes -= 8*int64(c.Program.Params) + 8*int64(len(c.Inputs)+len(c.Outputs)) // without a call
 			entries[i] = &Entry{variants: []*Variant{v}}
 			total += entries[i].bytes()
 		}
@@ -62,23 +76,13 @@ func TestSizeOfPrograms(t *testing.T) {
 
 // TestProgramsStayWithinTheirBound fills a cache with ten times as many programs as fit.
 func TestProgramsStayWithinTheirBound(t *testing.T) {
-	text, err := os.ReadFile("../../tests/replay/corpus/mlp.ir")
-	require.NoError(t, err)
-	g, err := ir.Parse(string(text))
-	require.NoError(t, err)
-	g, err = passes.Run(g, passes.Options{})
-	require.NoError(t, err)
+	g := optimised(t, "../../tests/replay/corpus/mlp.ir")
 	const bound, count = 4 << 20, 600
 	before := live()
 	p := newPrograms(bound)
 	total := int64(0)
 	for i := range count {
-		c, err := codegen.Compile(g, codegen.Options{Kernels: true})
-		require.NoError(t, err)
-		packed, err := pack(c.Program)
-		require.NoError(t, err)
-		v := &Variant{Compiled: c, Packed: packed, Account: &Account{}}
-		v.bytes = v.measure()
+		v := variantOf(t, g)
 		e := &Entry{skeleton: []uint64{uint64(i)}, variants: []*Variant{v}}
 		p.store(&trace.Trace{Key: [2]uint64{uint64(i), 1}, Skeleton: e.skeleton}, e)
 		total += e.bytes()

@@ -15,7 +15,7 @@ import (
 // The way of an upload: it is submitted, taken from the queue, sent in one of three ways, and ended when its bytes are
 // not used any more. catalogue.UploadLimits has the sizes that decide. The mailbox bounds the bytes under way.
 
-// upload is an upload that was submitted and has not ended.
+// upload is the state of an upload from its submission to its end.
 type upload struct {
 	Upload
 	way way
@@ -31,7 +31,7 @@ type way uint8
 
 const (
 	undecided way = iota
-	byBlock       // the worker reads them in a block of shared memory, of which it is told first
+	byBlock       // the worker reads them in shared memory; a Share has told it of the block
 	inOneFrame
 	inPieces // between which other submissions are sent: none waits for more than a piece
 	repeated // in one frame, to a worker that replaces a lost one; the upload has ended before
@@ -44,7 +44,7 @@ type offer uint8
 const (
 	noOffer offer = iota
 	hashed        // the hash of the bytes is known; the Offer is to be sent
-	offered       // the worker has not answered
+	offered       // the Offer was sent, and the worker has not answered it
 	found         // the worker reads its bytes, and needs no pieces
 	taken         // its bytes are right; a Settle ends the upload
 	damaged       // they are not; a Settle goes back to the pieces after the Offer

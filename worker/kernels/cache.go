@@ -239,10 +239,12 @@ func (c *Cache) load(k *Kernel, cubin []byte, entries []string) error {
 }
 
 func (c *Cache) finish(k *Kernel, warning string) {
-	c.lock.Lock()
-	defer c.lock.Unlock()
 	k.print = nil
 	k.bytes += 256 // for the Kernel itself
+	c.made.Set(k.id[:], k, k.bytes)
+	c.made.Wait() // it is found there before it leaves pending, and Want waits for none of this
+	c.lock.Lock()
+	defer c.lock.Unlock()
 	state := Ready
 	if warning != "" {
 		state = Failed
@@ -252,8 +254,6 @@ func (c *Cache) finish(k *Kernel, warning string) {
 		}
 	}
 	delete(c.pending, k.id)
-	c.made.Set(k.id[:], k, k.bytes)
-	c.made.Wait() // it is found from now on
 	k.state.Store(uint32(state))
 	close(k.done)
 }

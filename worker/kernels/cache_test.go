@@ -214,18 +214,24 @@ func TestDiskIsBounded(t *testing.T) {
 	require.GreaterOrEqual(t, len(cubins(t, folder)), 7)
 }
 
-// TestMemoryIsBounded checks that a kernel that was evicted from memory is read from disk.
+// TestMemoryIsBounded checks that three kernels of ten stay in memory, whichever they are, and that the others are read
+// from disk.
 func TestMemoryIsBounded(t *testing.T) {
 	made := &compiler{size: 1000}
 	c := cache(t, kernels.Config{Compiler: made.open, Folder: t.TempDir(), Memory: 1 << 12, Disk: 1 << 20})
 	for i := range 10 {
 		ready(t, c, fmt.Sprint(i))
 	}
-	require.Equal(t, kernels.Ready, want(c, "9").State())
-	gone := want(c, "0")
-	require.Equal(t, kernels.Ready, gone.Wait())
-	require.Zero(t, gone.Compiled())
-	require.Equal(t, "0 for sm_90 by  with []", ready(t, c, "0"))
+	read := 0
+	for i := range 10 {
+		k := want(c, fmt.Sprint(i))
+		require.Equal(t, kernels.Ready, k.Wait())
+		if k.Compiled() == 0 {
+			read++
+		}
+		require.Equal(t, fmt.Sprintf("%d for sm_90 by  with []", i), strings.TrimRight(string(k.Code().([]byte)), "\x00"))
+	}
+	require.GreaterOrEqual(t, read, 7)
 	require.EqualValues(t, 10, made.calls.Load())
 }
 
