@@ -16,11 +16,11 @@ import (
 const (
 	// answerWait limits the time of a handshake.
 	answerWait = 10 * time.Second
-	// The first connection may reach the process of another session, which tells the client to connect again, or it may
-	// end before the handshake is answered. The client connects again at most maxAgain times in the first case, and at
-	// most maxTries times in the second.
+	// The first connection may reach the process of another session, which tells the client to connect again, or which
+	// ends before it has answered. The client connects again at most maxAgain times in the first case, and at most
+	// maxTries times in the second: so many sessions may end while this one begins.
 	maxAgain = 64
-	maxTries = 3
+	maxTries = 8
 	// The pause before a new attempt is firstPause, and doubles with each attempt up to lastPause.
 	firstPause = 20 * time.Millisecond
 	lastPause  = 2 * time.Second

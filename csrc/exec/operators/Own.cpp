@@ -22,9 +22,9 @@
 #include "abi/mycelya.h"
 #include "exec/memory/Geometry.h"
 #include "exec/operators/Close.h"
-#include "exec/session/Flags.h"
 #include "exec/program/Library.h"
 #include "exec/session/Executor.h"
+#include "exec/session/Flags.h"
 
 namespace mycelya::exec {
 namespace {

@@ -18,11 +18,11 @@
 #include <vector>
 
 #include "exec/Error.h"
+#include "exec/Words.h"
 #include "exec/backend/Device.h"
+#include "exec/guards/Guards.h"
 #include "exec/kernel/Kernel.h"
 #include "exec/memory/Geometry.h"
-#include "exec/guards/Guards.h"
-#include "exec/Words.h"
 
 namespace mycelya::exec {
 

@@ -11,8 +11,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "exec/program/Program.h"
 #include "exec/Words.h"
+#include "exec/program/Program.h"
 
 namespace mycelya::exec {
 

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "exec/Dtype.h"
-#include "exec/session/Flags.h"
 #include "exec/session/Executor.h"
+#include "exec/session/Flags.h"
 
 namespace mycelya::exec {
 namespace {
