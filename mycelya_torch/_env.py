@@ -8,7 +8,8 @@ import logging
 import os
 import warnings
 
-# The words of MYCELYA_LOG; Go reads it too, with the same words (runtime/settings/settings.go).
+# The words of MYCELYA_LOG; Go reads it too, with the same words
+# (runtime/settings/settings.go).
 _LEVELS = {
     "debug": logging.DEBUG,
     "verbose": logging.DEBUG,

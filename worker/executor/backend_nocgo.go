@@ -9,6 +9,7 @@ import (
 	"log/slog"
 
 	"github.com/mycelya/mycelya/proto"
+	"github.com/mycelya/mycelya/worker/crash"
 )
 
 // Torch has the paths of PyTorch and the executor. This build cannot load them.
@@ -20,7 +21,7 @@ type Torch struct {
 	Log     *slog.Logger
 	Kernels Kernels
 	// Progress is where executors note what they run; nil: nowhere. A process with several sessions has none.
-	Progress *Progress
+	Progress *crash.Progress
 }
 
 // Load fails: libtorch is loaded through cgo.

@@ -537,7 +537,7 @@ func (s *Supervisor) answer(c *transport.Conn, session string) {
 			err = c.Send(transport.Reported, h.Seq, &reply, nil)
 		}
 	default:
-		err = fmt.Errorf("The question is a %v.", h.Type)
+		err = fmt.Errorf("the question is a %v", h.Type)
 	}
 	if err != nil && !errors.Is(err, syscall.EPIPE) {
 		s.Log.Warn("a question has no answer", "error", err)
