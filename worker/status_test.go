@@ -223,6 +223,6 @@ func TestAWorkerReports(t *testing.T) {
 	q.send(transport.Sync, new(proto.Sync), nil)
 	_, err := q.c.Next()
 	require.ErrorIs(t, err, io.EOF)
-	require.Eventually(t, func() bool { return strings.Contains(r.log.String(), "The question is a Sync") },
+	require.Eventually(t, func() bool { return strings.Contains(r.log.String(), "the question is a Sync") },
 		patience, 10*time.Millisecond)
 }
