@@ -12,11 +12,10 @@ direction. The loss is logged in four ways:
     50      loss.item() in every 50th step
     item    loss.item() in every step
 
-The loops of libraries.py log nothing of their own. They run in two ways: as they are,
-and with MYCELYA_AHEAD=off, when the library waits in each step:
+The loops of libraries.py log nothing of their own. They run in two ways:
 
-    ahead   they do not wait in each step
-    waits   they do
+    ahead   as they are
+    waits   with MYCELYA_AHEAD=off and MYCELYA_GUESS=off: each read waits
 
 Each link has its own client process and its own worker. The links of one model and one
 way of logging take turns. A figure is the median over the rounds; a ratio is the median
@@ -65,7 +64,7 @@ import libraries
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ("digits", "chargpt")
-LIBRARIES = ("generate", "trainer")
+LIBRARIES = ("generate", "trainer", "lightning", "five")
 MODELS = EXAMPLES + LIBRARIES
 RTTS = (0, 1, 10, 50, 100)  # ms
 RATES = {0: "none", 10**9: "1 Gb/s", 10**8: "100 Mb/s"}
@@ -161,6 +160,8 @@ LOOPS: dict[str, Callable[[], Iterator[Any]]] = {
     "chargpt": chargpt,
     "generate": libraries.generate,
     "trainer": libraries.trainer,
+    "lightning": libraries.lightning,
+    "five": libraries.five,
 }
 
 
@@ -235,9 +236,10 @@ def serve(point: Point, worker: str) -> None:
 
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, cores[:-1] or cores)
+    for name in ("MYCELYA_AHEAD", "MYCELYA_GUESS"):
+        os.environ[name] = "off" if point.way == "waits" else "on"
     use_worker(worker)
     torch.set_num_threads(1)
-    os.environ["MYCELYA_AHEAD"] = "off" if point.way == "waits" else "on"
     losses = LOOPS[point.model]()
     log = Log(point.way)
     quiet, misses = 0, -1

@@ -188,8 +188,9 @@ func myc_metrics(out *C.char, capacity C.uint64_t) C.uint64_t {
 func myc_reset_metrics() { client.ResetMetrics() }
 
 //export myc_bill
-func myc_bill(out *C.char, capacity C.uint64_t) C.uint64_t {
-	return C.uint64_t(cabi.Write(string(client.Bill()), unsafe.Pointer(out), uint64(capacity)))
+func myc_bill(saved *C.myc_saved, n C.uint64_t, out *C.char, capacity C.uint64_t) C.uint64_t {
+	text := client.Bill(cabi.Saved(unsafe.Pointer(saved), uint64(n)))
+	return C.uint64_t(cabi.Write(string(text), unsafe.Pointer(out), uint64(capacity)))
 }
 
 //export myc_busy

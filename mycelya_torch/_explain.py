@@ -26,7 +26,9 @@ class BillLine(NamedTuple):
     line: int
     cuts: dict[str, int]  # by reason
     programs_compiled: int
-    round_trips: int  # requests that waited for an answer
+    round_trips: int  # requests with an answer
+    trips_made: dict[str, int]  # the same by reason: see the text of the bill
+    trips_saved: dict[str, int]  # reads that no one waited for, by what has saved it
     bytes_sent: int  # all messages, uploads included
     upload_bytes: int  # of tensors, shared memory included
     bytes_received: int
@@ -53,7 +55,7 @@ class NetworkBill(list[BillLine]):
         rows += [[place, *map(str, cells)] for place, _, cells in self._rows(columns)]
         width = max(map(len, columns))
         legend = [f"{name.ljust(width)}  {_MEANING[name]}" for name in columns]
-        texts = ("line", "cuts", "called from")
+        texts = ("line", "cuts", "for", "saved", "called from")
         left = [i for i, name in enumerate(columns) if name in texts]
         return "\n".join([table(rows, left), "", *legend])
 
@@ -73,6 +75,8 @@ class NetworkBill(list[BillLine]):
     def _columns(self) -> list[str]:
         """The titles of the columns that have something to show."""
         absent = set()
+        if not any(x.trips_saved for x in self):
+            absent.add("saved")
         if not any(x.worker_seconds for x in self):
             absent.add("worker")
         if not any(x.callers for x in self):
@@ -82,12 +86,13 @@ class NetworkBill(list[BillLine]):
     def _rows(self, columns: list[str]) -> Iterator[tuple[str, str, list[str | int]]]:
         """Place, source and cells of each line, without the first column."""
         for x in self:
-            cuts = ", ".join(f"{n} {reason}" for reason, n in sorted(x.cuts.items()))
             by_stall = sorted(x.callers, key=lambda place: (-x.callers[place], place))
             cells: dict[str, str | int] = {
-                "cuts": cuts,
+                "cuts": _counts(x.cuts),
                 "programs": x.programs_compiled,
                 "trips": x.round_trips,
+                "for": _counts(x.trips_made),
+                "saved": _counts(x.trips_saved),
                 "sent": _bytes(x.bytes_sent),
                 "received": _bytes(x.bytes_received),
                 "stalled": f"{x.stall_seconds:.3f} s",
@@ -103,7 +108,13 @@ _MEANING = {
     "line": "the Python line that ended a trace, sent, waited or computed",
     "cuts": "traces that ended at the line, by reason: each is one program's call",
     "programs": "programs that had to be compiled for these traces",
-    "trips": "requests of the line that waited for the worker's answer",
+    "trips": "requests of the line that the worker has answered",
+    "for": "their reasons. new: the first read after a program was sent. unforeseen: "
+    "another one, which was not read after the last calls of the program. large: "
+    "another one, above 4 KiB. wait: synchronize(), state",
+    "saved": "reads that made no trip, or were not waited for. known: this process "
+    "knows the values. foreseen: they came along with a new read. ahead: of a state "
+    "dict, read with others. later: cpu_future(), copies to pinned memory",
     "sent": "bytes of the line's messages, uploads included",
     "received": "bytes of the answers to them",
     "stalled": "time in which the line waited for the worker",
@@ -121,6 +132,10 @@ def table(rows: list[list[str]], left: Collection[int] = (0, 1)) -> str:
         align = str.ljust if number in left else str.rjust
         columns.append([align(cell, width) for cell in cells])
     return "\n".join("  ".join(row).rstrip() for row in zip(*columns, strict=True))
+
+
+def _counts(numbers: dict[str, int]) -> str:
+    return ", ".join(f"{n} {reason}" for reason, n in sorted(numbers.items()))
 
 
 def _bytes(n: int) -> str:

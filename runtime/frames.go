@@ -104,9 +104,18 @@ func differing(v *compile.Variant, seq uint64, m *proto.Call, life int) *proto.C
 }
 
 func (s *session) sendQuestion(a core.Send, t *Ticket, m protobuf.Message) {
+	why := report.TripWait
+	switch {
+	case a.Type != transport.Read:
+	case a.First:
+		why = report.TripNew
+	case len(t.dst) > core.MaxGuessBytes:
+		why = report.TripLarge
+	default:
+		why = report.TripUnforeseen
+	}
 	if !t.view.Ahead {
-		s.metrics.RoundTrips.Add(1)
-		t.by.RoundTrips.Add(1)
+		s.metrics.Asked(why, t.by)
 	}
 	s.write(a, t.by, m, nil)
 }

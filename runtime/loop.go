@@ -175,8 +175,8 @@ func (s *session) perform(action core.Action) {
 	case core.Complete:
 		a.Ticket.(*Ticket).end(a.Err)
 	case core.Give:
-		s.metrics.Guessed.Add(1)
 		t := a.Ticket.(*Ticket)
+		s.metrics.Foreseen(t.by)
 		copy(t.dst, a.Data)
 		t.end(nil)
 	case core.Release:

@@ -83,7 +83,7 @@ func TestStallsAreCounted(t *testing.T) {
 	m := metricsOf(t, r)
 	require.EqualValues(t, 1, m["stalls"])
 	require.Positive(t, m["stall_seconds"])
-	require.Contains(t, string(r.Bill()), `"line":12,`)
+	require.Contains(t, string(r.Bill(nil)), `"line":12,`)
 	require.Equal(t, ErrPending, r.Wait(ticket, time.Microsecond))
 	r.ResetMetrics()
 	require.EqualValues(t, 0, metricsOf(t, r)["stalls"])

@@ -83,10 +83,10 @@ func TestProfileIsOnTheClientsClock(t *testing.T) {
 			require.NoError(t, wait(t, r, ticket))
 			r.Profile(false)
 			ended := now()
-			require.Contains(t, string(r.Bill()), `{"file":"train.py","line":12,"cuts":{},`)
-			require.Contains(t, string(r.Bill()), `"worker_seconds":2e-7,`)
+			require.Contains(t, string(r.Bill(nil)), `{"file":"train.py","line":12,"cuts":{},`)
+			require.Contains(t, string(r.Bill(nil)), `"worker_seconds":2e-7,`)
 			r.ResetMetrics()
-			require.Equal(t, "[]", string(r.Bill()))
+			require.Equal(t, "[]", string(r.Bill(nil)))
 
 			lines, dropped := profileOf(t, r)
 			require.Zero(t, dropped)

@@ -259,9 +259,9 @@ func (r *Runtime) collect() {
 }
 
 // Bill returns the costs of each line of the user's program since the last reset, as a JSON array of lines.
-func (r *Runtime) Bill() []byte {
+func (r *Runtime) Bill(saved []report.Saved) []byte {
 	r.collect()
-	text, err := json.Marshal(r.metrics.Bill.Lines(r.frontend))
+	text, err := json.Marshal(r.metrics.Bill.Lines(r.frontend, saved))
 	if err != nil {
 		panic("BUG: the bill doesn't encode: " + err.Error())
 	}
@@ -278,7 +278,7 @@ func (r *Runtime) showBill() {
 	}
 	r.collect()
 	var lines []dump.Line
-	for _, l := range r.metrics.Bill.Lines(r.frontend) {
+	for _, l := range r.metrics.Bill.Lines(r.frontend, nil) {
 		if l.RoundTrips > 0 || l.Stalls > 0 {
 			lines = append(lines, dump.Line{Place: l.Origin.Full(), Callers: slices.Sorted(maps.Keys(l.Callers)),
 				RoundTrips: l.RoundTrips, Stalls: l.Stalls, StallSeconds: l.StallSeconds})

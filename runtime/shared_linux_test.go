@@ -121,14 +121,14 @@ func TestASharedUploadIsInItsPlaceAndEndsWithTheAnswer(t *testing.T) {
 	b.soonFree(t)
 
 	var lines []report.Line
-	require.NoError(t, json.Unmarshal(r.Bill(), &lines))
+	require.NoError(t, json.Unmarshal(r.Bill(nil), &lines))
 	sent := uint64(0)
 	for _, l := range lines {
 		sent += l.Sent
 	}
 	require.EqualValues(t, metricsOf(t, r)["bytes_sent"], sent, "the bill has all bytes")
 	r.ResetMetrics()
-	require.Equal(t, "[]", string(r.Bill()))
+	require.Equal(t, "[]", string(r.Bill(nil)))
 }
 
 func TestAWorkerThatTakesNoBlocksGetsBytes(t *testing.T) {

@@ -38,7 +38,7 @@ var matrix = map[string][]string{
 	"capture":                 {"catalogue", "ir", "trace"},
 	"capture/asm":             {"catalogue", "ir", "trace", "capture"}, // traces as text, for tests
 	"client":                  {"..."},                                 // a main package, which connects the others
-	"client/cabi":             {"catalogue", "ir", "runtime", "trace"},
+	"client/cabi":             {"catalogue", "ir", "runtime", "runtime/report", "trace"},
 	"client/mailbox":          {"catalogue", "client/cabi", "runtime", "trace"},
 	"client/mailbox/recorder": {"catalogue", "trace"}, // for tests
 	"passes":                  {"catalogue", "ir", "ir/decomp", "fusion"},
@@ -263,8 +263,8 @@ var include = regexp.MustCompile(`(?m)^\s*#\s*include\s+["<]([^">]+)[">]`)
 // floors lists the folders of the two libraries of csrc from the lowest layer to the highest. A file includes only
 // files of its own folder and of those before it. "." are the files that are in no folder.
 var floors = map[string][]string{
-	"device": {"client", "tensor", "rules", "record", "operators", "sparse", "graph", "pytorch"},
-	"exec":   {".", "memory", "backend", "kernel", "guards", "program", "session", "operators", "run"},
+	"device": {"client", "tensor", "rules", "record", "operators", "sparse", "graph", "collective", "pytorch"},
+	"exec":   {".", "memory", "backend", "collective", "kernel", "guards", "program", "session", "operators", "run"},
 }
 
 // topFiles may include all of their library.

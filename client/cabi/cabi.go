@@ -25,6 +25,7 @@ import (
 
 	"github.com/mycelya/mycelya/ir"
 	"github.com/mycelya/mycelya/runtime"
+	"github.com/mycelya/mycelya/runtime/report"
 	"github.com/mycelya/mycelya/trace"
 )
 
@@ -96,6 +97,15 @@ func Place(p unsafe.Pointer) trace.Place {
 
 // MaxText is the longest text that a myc_error holds, in bytes.
 const MaxText = len(C.myc_error{}.text) - 1
+
+// The lengths of these arrays are 0, so the two structs have one size.
+var (
+	_ [unsafe.Sizeof(C.myc_saved{}) - unsafe.Sizeof(report.Saved{})]struct{}
+	_ [unsafe.Sizeof(report.Saved{}) - unsafe.Sizeof(C.myc_saved{})]struct{}
+)
+
+// Saved reads an array of myc_saved, which remains C memory.
+func Saved(p unsafe.Pointer, n uint64) []report.Saved { return Slice[report.Saved](p, n) }
 
 // Kind returns the MYC_E_* of an error, MYC_OK or MYC_PENDING, and the error's text if C is to show one.
 func Kind(err error) (int32, string) {

@@ -95,6 +95,8 @@ extern "C" {
 //                           schema of another library's operator that the worker can run and allows, 1 or 0
 //   mycelya::set_flag(STR "name=value")                   MYC_R_EFFECT; a global flag of PyTorch, listed in
 //                           exec/operators/Flags.cpp
+//   mycelya::comm_*                                       MYC_R_EFFECT; collectives among workers, listed in
+//                           exec/operators/Collective.cpp. Their numbers are NUMBERs.
 //   mycelya::set_default_dtype(DTYPE)                     MYC_R_EFFECT; precedes the first op that the program called
 //                           under a default dtype other than the worker's (f32 at the start)
 //
@@ -103,6 +105,7 @@ extern "C" {
 // and MYC_SHAPE_RANK strides (elements); unused words are 0. The fresh results follow as u8[0]. The storage of each
 // gets the bytes that the op made, from offset 0. The trace ends with this record.
 enum { MYC_M_PEAKS = 1, MYC_M_TOTALS = 2, MYC_M_NUMBERS = 7 * 3 * 4 + 4 };
+enum { MYC_JOIN_BYTES = 64 << 10 };  // of the result of mycelya::comm_join
 enum { MYC_SHAPE_RANK = 32, MYC_SHAPE_WORDS = 2 + 2 * MYC_SHAPE_RANK };
 enum { MYC_MAX_RANK = 255 };
 
@@ -179,6 +182,13 @@ typedef struct {
   uint32_t offset;  // of the instruction, bytes
 } myc_origin;
 
+// Round trips that reads at a place have not made: the caller knew the values, had read them ahead with others, or did
+// not wait for them.
+typedef struct {
+  myc_origin at;
+  uint64_t known, ahead, later;
+} myc_saved;
+
 // Each function has the type myc_fn_<name> and is exported under the name myc_<name>.
 typedef uint32_t (*myc_fn_abi_version)(void);
 // Names an op: name "aten::add.Tensor", hash as in the trace. Idempotent.
@@ -235,8 +245,8 @@ typedef void (*myc_fn_cancel)(uint64_t ticket);
 typedef uint64_t (*myc_fn_metrics)(char* out, uint64_t capacity);
 typedef void (*myc_fn_reset_metrics)(void);
 // Writes the costs of each place of the user's program since the last reset_metrics, as a JSON array: see
-// runtime/report/bill.go.
-typedef uint64_t (*myc_fn_bill)(char* out, uint64_t capacity);
+// runtime/report/bill.go. saved: what the client library does not know, n places of it.
+typedef uint64_t (*myc_fn_bill)(const myc_saved* saved, uint64_t n, char* out, uint64_t capacity);
 // Writes in sentences what the workers still compute. Returns the length needed.
 typedef uint64_t (*myc_fn_busy)(char* out, uint64_t capacity);
 // How many bytes of uploads are under way, and how many of them the worker has taken. Returns for how many

@@ -7,6 +7,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"io"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/apache/arrow/go/v17/arrow"
@@ -149,4 +151,40 @@ func FuzzParseBatch(f *testing.F) {
 			require.NotZero(t, b.payload)
 		}
 	})
+}
+
+// The bodies of frames, behind the schema and before the end that every Arrow stream has, are a stream that other
+// implementations of Arrow read: tests/e2e/test_transport.py opens the same file with pyarrow.
+func TestBodiesAreAnArrowStream(t *testing.T) {
+	var got bytes.Buffer
+	w := ipc.NewWriter(&got, ipc.WithSchema(Schema()))
+	require.NoError(t, w.Close())
+	end := bytes.Clone(got.Bytes()[got.Len()-8:])
+	got.Truncate(got.Len() - len(end))
+	batches := [][]byte{[]byte("mycelya"), pattern(64), pattern(1000)}
+	for _, b := range batches {
+		frame := sent(t, Piece, 3, b)
+		n := binary.LittleEndian.Uint64(frame[16:])
+		got.Write(frame[len(frame)-int(n):])
+	}
+	got.Write(end)
+
+	path := filepath.Join("testdata", "v2", "bodies.arrows")
+	if *update {
+		require.NoError(t, os.WriteFile(path, got.Bytes(), 0o644))
+	}
+	want, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, want, got.Bytes())
+
+	r, err := ipc.NewReader(&got)
+	require.NoError(t, err)
+	defer r.Release()
+	require.True(t, r.Schema().Equal(Schema()))
+	for _, b := range batches {
+		require.True(t, r.Next())
+		require.Equal(t, b, r.Record().Column(0).(*array.Uint8).Uint8Values())
+	}
+	require.False(t, r.Next())
+	require.NoError(t, r.Err())
 }

@@ -21,7 +21,8 @@
 //	         28  4  reserved   0
 //	meta   = the protobuf message of the type
 //	body   = one Arrow IPC encapsulated message: a record batch of one column of fixed width without nulls.
-//	         Its schema is never sent: it is field "data", uint8, not nullable. meta gives the meaning of the bytes.
+//	         Its schema is never sent: it is field "data", uint8, not nullable. Behind that schema, bodies are an Arrow
+//	         stream. meta gives the meaning of the bytes.
 //
 //	type       meta           body   from     answer
 //	Hello      Hello                 both     each side's first frame, the client's first

@@ -34,6 +34,7 @@ type (
 		Block    uint64   // of Unshare
 		Err      error    // of Fail
 		Again    bool     // of Program and Call: the worker has forgotten the program; of Settle: see Offer
+		First    bool     // of Read: the first one since the last call
 		Keep     bool     // of Upload: the frame may be sent again, until the Release
 		Base     uint64   // of Checkpoint and Restore: the number of the last checkpoint; 0: none
 	}

@@ -122,7 +122,7 @@ func TestHeldUploads(t *testing.T) {
 func TestCancelWhileBytesArrive(t *testing.T) {
 	s := started(t, 0)
 	s.Step(Read{Ticket: "read", Storage: 1, Bytes: 4}, nil)
-	require.Equal(t, []Action{Send{Type: transport.Read, Seq: 1, Ref: "read"}}, s.Step(Next{}, nil))
+	require.Equal(t, []Action{Send{Type: transport.Read, Seq: 1, Ref: "read", First: true}}, s.Step(Next{}, nil))
 	require.Equal(t, "read", s.Waiting(1))
 	require.Equal(t, []Action{Fill{"read"}}, s.Step(&Answer{Seq: 1, Bytes: 4, Message: new(proto.ReadReply)}, nil))
 	require.Empty(t, s.Step(Cancel{"read"}, nil))

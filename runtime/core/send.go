@@ -158,5 +158,5 @@ func (s *State) sendQuestion(ref Ref, what transport.Type, out []Action) []Actio
 	}
 	t.what, t.seq = what, s.nextSeq()
 	s.asked[t.seq] = t
-	return s.send(Send{Type: what, Seq: t.seq, Ref: ref}, out)
+	return s.send(Send{Type: what, Seq: t.seq, Ref: ref, First: what == transport.Read && !s.guesses.begun}, out)
 }

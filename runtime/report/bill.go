@@ -17,15 +17,38 @@ import (
 
 // Charge is the cost of one place since the last reset. A nil charge stands for no place in particular.
 type Charge struct {
-	cuts       [catalogue.NumCuts]atomic.Uint64
-	compiled   atomic.Uint64 // programs
-	RoundTrips atomic.Uint64
-	sent       atomic.Uint64 // bytes, uploads included
-	uploaded   atomic.Uint64 // bytes of tensors, in shared memory or not
-	received   atomic.Uint64 // bytes
-	stalls     atomic.Uint64 // waits that did not end at once
-	stalled    atomic.Int64  // nanoseconds
-	Worked     atomic.Uint64 // nanoseconds that the worker took for the place's steps, as far as calls were timed
+	cuts     [catalogue.NumCuts]atomic.Uint64
+	compiled atomic.Uint64 // programs
+	trips    [numTrips]atomic.Uint64
+	foreseen atomic.Uint64 // trips saved: reads that had come along with another one
+	sent     atomic.Uint64 // bytes, uploads included
+	uploaded atomic.Uint64 // bytes of tensors, in shared memory or not
+	received atomic.Uint64 // bytes
+	stalls   atomic.Uint64 // waits that did not end at once
+	stalled  atomic.Int64  // nanoseconds
+	Worked   atomic.Uint64 // nanoseconds that the worker took for the place's steps, as far as calls were timed
+}
+
+// Trip is the reason for a round trip.
+type Trip int
+
+// Reasons.
+const (
+	TripNew        Trip = iota // the first read after a program was sent
+	TripUnforeseen             // a further read, which did not follow the last calls of the program
+	TripLarge                  // a further read, of more bytes than come along with the first one
+	TripWait                   // no read
+	numTrips
+)
+
+var tripNames = [numTrips]string{"new", "unforeseen", "large", "wait"}
+
+// Saved are the round trips that reads at a place have not made. It has the layout of myc_saved.
+type Saved struct {
+	At    trace.Place
+	Known uint64 // the client knew the values
+	Ahead uint64 // of tensors of a state dict, which were read with others
+	Later uint64 // the program did not wait for them
 }
 
 // bill holds the charges by place.
@@ -70,9 +93,12 @@ func (b *bill) Number() int {
 }
 
 func (c *Charge) counters() []*atomic.Uint64 {
-	all := []*atomic.Uint64{&c.compiled, &c.RoundTrips, &c.sent, &c.uploaded, &c.received, &c.stalls, &c.Worked}
+	all := []*atomic.Uint64{&c.compiled, &c.foreseen, &c.sent, &c.uploaded, &c.received, &c.stalls, &c.Worked}
 	for i := range c.cuts {
 		all = append(all, &c.cuts[i])
+	}
+	for i := range c.trips {
+		all = append(all, &c.trips[i])
 	}
 	return all
 }
@@ -89,6 +115,8 @@ type Line struct {
 	Cuts         map[string]uint64 `json:"cuts"`
 	Compiled     uint64            `json:"programs_compiled"`
 	RoundTrips   uint64            `json:"round_trips"`
+	Trips        map[string]uint64 `json:"trips_made"`  // round trips by reason
+	TripsSaved   map[string]uint64 `json:"trips_saved"` // by what has saved them
 	Sent         uint64            `json:"bytes_sent"`
 	Uploaded     uint64            `json:"upload_bytes"`
 	Received     uint64            `json:"bytes_received"`
@@ -109,8 +137,9 @@ type Names interface {
 	Caller(code uint32) ir.Origin
 }
 
-// Lines is the bill: lines with the longest stalls first, then lines with the most bytes.
-func (b *bill) Lines(names Names) []*Line {
+// Lines is the bill: lines with the longest stalls first, then lines with the most bytes. saved is what the client
+// library does not know.
+func (b *bill) Lines(names Names, saved []Saved) []*Line {
 	b.mu.Lock()
 	places := make(map[trace.Place]*Charge, len(b.by))
 	for p, c := range b.by {
@@ -120,17 +149,24 @@ func (b *bill) Lines(names Names) []*Line {
 	}
 	b.mu.Unlock()
 	lines := map[ir.Origin]*Line{}
-	for p, c := range places {
+	at := func(p trace.Place, stalled float64) *Line {
 		o := names.Origin(p[0], p[1])
 		l := lines[o]
 		if l == nil {
-			l = &Line{File: o.File, Line: o.Line, Cuts: map[string]uint64{}, Callers: map[string]float64{}, Origin: o}
+			l = &Line{File: o.File, Line: o.Line, Cuts: map[string]uint64{}, Trips: map[string]uint64{},
+				TripsSaved: map[string]uint64{}, Callers: map[string]float64{}, Origin: o}
 			lines[o] = l
 		}
-		l.add(c)
 		if caller := names.Caller(p[0]).Full(); caller != "" {
-			l.Callers[caller] += time.Duration(c.stalled.Load()).Seconds()
+			l.Callers[caller] += stalled
 		}
+		return l
+	}
+	for p, c := range places {
+		at(p, time.Duration(c.stalled.Load()).Seconds()).add(c)
+	}
+	for _, s := range saved {
+		at(s.At, 0).save(s)
 	}
 	out := make([]*Line, 0, len(lines))
 	for _, l := range lines {
@@ -146,16 +182,32 @@ func (b *bill) Lines(names Names) []*Line {
 
 func (l *Line) add(c *Charge) {
 	for i := range c.cuts {
-		if n := c.cuts[i].Load(); n > 0 {
-			l.Cuts[catalogue.Cuts[i].Name] += n
-		}
+		count(l.Cuts, catalogue.Cuts[i].Name, c.cuts[i].Load())
 	}
 	l.Compiled += c.compiled.Load()
-	l.RoundTrips += c.RoundTrips.Load()
+	for i := range c.trips {
+		n := c.trips[i].Load()
+		l.RoundTrips += n
+		count(l.Trips, tripNames[i], n)
+	}
+	count(l.TripsSaved, "foreseen", c.foreseen.Load())
 	l.Sent += c.sent.Load()
 	l.Uploaded += c.uploaded.Load()
 	l.Received += c.received.Load()
 	l.Stalls += c.stalls.Load()
 	l.StallSeconds += time.Duration(c.stalled.Load()).Seconds()
 	l.WorkerSeconds += time.Duration(c.Worked.Load()).Seconds()
+}
+
+func (l *Line) save(s Saved) {
+	count(l.TripsSaved, "known", s.Known)
+	count(l.TripsSaved, "ahead", s.Ahead)
+	count(l.TripsSaved, "later", s.Later)
+}
+
+// count adds to the counter of a name; a counter of 0 is absent.
+func count(counters map[string]uint64, name string, n uint64) {
+	if n > 0 {
+		counters[name] += n
+	}
 }

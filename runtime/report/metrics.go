@@ -91,6 +91,18 @@ func (m *Metrics) Held(bytes uint64, by *Charge) {
 	m.payer(by).sent.Add(bytes)
 }
 
+// Asked counts a request with an answer.
+func (m *Metrics) Asked(why Trip, by *Charge) {
+	m.RoundTrips.Add(1)
+	by.trips[why].Add(1)
+}
+
+// Foreseen counts a read that has come along with another one.
+func (m *Metrics) Foreseen(by *Charge) {
+	m.Guessed.Add(1)
+	by.foreseen.Add(1)
+}
+
 func (m *Metrics) Received(bytes uint64, by *Charge) {
 	m.BytesReceived.Add(bytes)
 	m.payer(by).received.Add(bytes)

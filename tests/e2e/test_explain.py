@@ -14,6 +14,7 @@ from helpers import DEVICE, run, same, to_device
 from torch import nn
 
 import mycelya_torch
+from mycelya_torch import _device
 
 pytestmark = [pytest.mark.fast, pytest.mark.usefixtures("used")]
 
@@ -250,17 +251,65 @@ def test_bill_adds_up():
     assert cuts == m["cuts"]
     assert total("programs_compiled") == m["program_misses"]
     assert total("round_trips") == m["round_trips"] == 4
+    assert sum(sum(x.trips_made.values()) for x in bill) == 4
     assert total("bytes_sent") == m["bytes_sent"]
     assert total("upload_bytes") == m["upload_bytes"]
     assert total("bytes_received") == m["bytes_received"]
     assert total("stalls") == m["stalls"]
     assert abs(total("stall_seconds") - m["stall_seconds"]) < 1e-3
     text = str(bill)
-    titles = ["line", "cuts", "programs", "trips", "sent", "received", "stalled"]
+    titles = ["line", "cuts", "programs", "trips", "for", "sent", "received", "stalled"]
     assert text.splitlines()[0].split() == titles
     assert "3 read" in text and " step" in text
     _, legend = text.split("\n\n")
     assert [line.split()[0] for line in legend.splitlines()] == titles
+    torch.mycelya.reset_metrics()
+    assert torch.mycelya.network_bill() == []
+
+
+def test_trips_made_and_saved():
+    """Each line says why its reads made trips, and why others made none."""
+    x, net = to_device(torch.rand(20_000)), nn.Sequential(*map(nn.BatchNorm1d, [3] * 4))
+    net.to(DEVICE)
+    known = to_device(torch.tensor([1, 2]))
+    torch.mycelya.synchronize()
+    torch.mycelya.reset_metrics()
+    for i in range(4):
+        y = x + i
+        a, b = y.sum(), y.max()
+        a.item()
+        first = line(-1)
+        b.item()
+        second = line(-1)
+        y.cpu()
+        large = line(-1)
+    mode = _device.set_local_reads(_device.LocalReads.ON)
+    known.sum().item()
+    here = line(-1)
+    _device.set_local_reads(mode)
+    (x * 2).cpu_future().result(60)
+    later = line(-1)
+    torch.mycelya.synchronize()
+    waits = line(-1)
+    for buffer in net.state_dict().values():
+        buffer.cpu()
+    save = line(-1)
+
+    def trips(place):
+        found = bill_of(place)
+        assert sum(found.trips_made.values()) == found.round_trips
+        return found.trips_made, found.trips_saved
+
+    assert trips(first) == ({"new": 4}, {})
+    assert trips(second) == ({"unforeseen": 1}, {"foreseen": 3})
+    assert trips(large) == ({"large": 4}, {})
+    assert trips(here) == ({}, {"known": 1})
+    assert trips(later) == ({"new": 1}, {"later": 1})
+    assert trips(waits) == ({"wait": 1}, {})
+    made, saved = trips(save)
+    assert sum(made.values()) <= 3 and saved["ahead"] >= 4 * 5 - 3
+    text = str(torch.mycelya.network_bill())
+    assert "1 unforeseen" in text and "3 foreseen" in text and " saved " in text
     torch.mycelya.reset_metrics()
     assert torch.mycelya.network_bill() == []
 

@@ -6,12 +6,15 @@ import os
 import signal
 from pathlib import Path
 
+import pyarrow.ipc
 import pytest
 import torch
 from helpers import run
 from test_machine_life import lose, parent_of, pid_of
 
 from mycelya_torch import RemoteMachine
+
+BODIES = Path(__file__).parents[2] / "proto/transport/testdata/v2/bodies.arrows"
 
 
 @pytest.fixture
@@ -196,3 +199,16 @@ def test_a_wrong_machine_of_the_environment(tmp_path, value, text):
     status, _, err = run(SCRIPT, tmp_path, fresh=True, MYCELYA_MACHINE=value)
     assert status != 0
     assert f"MYCELYA_MACHINE={value!r}: {text}" in err
+
+
+def test_bodies_are_a_stream_that_pyarrow_reads():
+    """A test of proto/transport makes the file from the bodies of three frames."""
+
+    def pattern(n):
+        return bytes((i * 7 + (i >> 8)) & 0xFF for i in range(n))
+
+    with pyarrow.ipc.open_stream(BODIES) as reader:
+        field = pyarrow.field("data", pyarrow.uint8(), nullable=False)
+        assert reader.schema == pyarrow.schema([field])
+        batches = [bytes(batch.column(0).to_pylist()) for batch in reader]
+    assert batches == [b"mycelya", pattern(64), pattern(1000)]

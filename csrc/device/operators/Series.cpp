@@ -162,7 +162,7 @@ bool TakeAhead(const at::Tensor& t, void* out) {
     series.last = place;
   }
   if (!read) return false;
-  GetReadCounters().ahead.fetch_add(1, std::memory_order_relaxed);
+  CountSaved(Saved::kAhead, origin);
   const at::Tensor bytes = read->Wait();  // the GIL is free
   std::memcpy(out, bytes.const_data_ptr(), bytes.numel());
   return true;

@@ -241,7 +241,7 @@ Download::Download(const at::Tensor& lazy, at::Tensor out) : device_(lazy.device
   out_ = out.defined() ? std::move(out) : at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()));
   if (out_.numel() == 0 || Answer(tensor, out_.mutable_data_ptr())) return;
   ticket_ = BeginDownload(tensor, out_.mutable_data_ptr(), false);
-  GetReadCounters().asynchronous.fetch_add(1, std::memory_order_relaxed);
+  CountSaved(Saved::kLater, WithCaller(RecordOrigin()));
 }
 
 Download::Download(const Storage& s, Origin origin) : device_(s.device_index()) {

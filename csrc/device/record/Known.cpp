@@ -378,7 +378,7 @@ std::optional<std::vector<at::Tensor>> KnownResults(const Op& op, at::ArrayRef<c
   torch::jit::Stack stack;
   at::Tensor written;
   if (!Call(*c, written, stack)) return std::nullopt;
-  GetReadCounters().local.fetch_add(1, std::memory_order_relaxed);
+  CountSaved(Saved::kKnown, WithCaller(RecordOrigin()));
   std::vector<at::Tensor> results;
   for (c10::IValue& value : stack) results.push_back(std::move(value).toTensor());
   return results;
@@ -412,7 +412,7 @@ bool Answer(const at::Tensor& t, void* out) {
   const at::Tensor elements = KnownElements(t);
   if (!elements.defined()) return false;
   std::memcpy(out, elements.const_data_ptr(), elements.nbytes());
-  GetReadCounters().local.fetch_add(1, std::memory_order_relaxed);
+  CountSaved(Saved::kKnown, WithCaller(RecordOrigin()));
   return true;
 }
 

@@ -1,23 +1,41 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// Counts the reads of values, by whether the program waits for them.
+// Counts the reads of values: those that the program waits for, and those that saved it a round trip.
 #ifndef MYCELYA_DEVICE_RECORD_READS_H_
 #define MYCELYA_DEVICE_RECORD_READS_H_
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <vector>
+
+#include "abi/mycelya.h"
+#include "device/record/Origin.h"
 
 namespace mycelya {
 
-// Reads since the last reset. A read that a thread begins and does not wait for is asynchronous. If a thread waits for
-// it later, before the values are there, it is also a blocking one. A local one needed no worker, and one that
-// was read ahead (Series.h) was asked for before: they are neither.
+// Why a read has saved a round trip: the client knew the values (Known.h), had read them ahead (Series.h), or the
+// thread that began the read did not wait for it. If a thread waits for it later, before the values are there, it is
+// also a blocking one.
+enum class Saved { kKnown, kAhead, kLater };
+
+// Reads since the last reset.
 struct ReadCounters {
-  std::atomic<uint64_t> blocking{0}, blocking_nanoseconds{0}, asynchronous{0}, local{0}, ahead{0};
+  std::atomic<uint64_t> blocking{0}, blocking_nanoseconds{0};
+  std::array<std::atomic<uint64_t>, 3> saved{};  // by Saved
+
+  uint64_t operator[](Saved why) const { return saved[static_cast<size_t>(why)].load(std::memory_order_relaxed); }
 };
-ReadCounters& GetReadCounters();
+const ReadCounters& GetReadCounters();
+void ResetReadCounters();
+
+// Counts a read that has saved a round trip, in total and for a place.
+void CountSaved(Saved why, Origin at);
+
+// The counts of each place.
+std::vector<myc_saved> SavedTrips();
 
 // Counts a read that a thread of the program has waited for. Only Python knows of some: those for a future's result.
 void CountBlockingRead(std::chrono::nanoseconds took);
