@@ -107,5 +107,5 @@ const (
 	NumDTypes = 21
 	NumTags   = 17
 	NumLists  = 7
-	NumCuts   = 13
+	NumCuts   = 14
 )

@@ -314,6 +314,7 @@ var Cuts = []Cut{
 	{"REPEAT", 10, "repeat", "a round of a loop ended"},
 	{"EARLY", 11, "early", "a loop waits for each of its rounds, and the worker began with this one"},
 	{"LIST", 12, "list", "an operator on a long list of tensors began"},
+	{"COMM", 13, "comm", "the program waited for another rank, which may wait for this one's device"},
 }
 
 // CutOf is the row of a reason by its number. A number that no row has is the reason "none".

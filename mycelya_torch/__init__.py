@@ -59,7 +59,7 @@ if "IPython" in sys.modules:
     importlib.import_module("mycelya_torch._notebook").install()
 torch.utils.rename_privateuse1_backend("mycelya")
 
-from mycelya_torch import _accelerator, _patch, device, log  # noqa: E402
+from mycelya_torch import _accelerator, _distributed, _patch, device, log  # noqa: E402
 from mycelya_torch.log import (  # noqa: E402
     disable_logging,
     enable_debug_logging,
@@ -72,6 +72,7 @@ from mycelya_torch.log import (  # noqa: E402
 torch._register_device_module("mycelya", sys.modules["mycelya_torch.device"])
 torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
 _patch.install()
+_distributed.register()
 _accelerator.explain()
 log.reset_logging()
 if _env.eager():

@@ -8,6 +8,7 @@ package program
 
 import (
 	"fmt"
+	"strings"
 	"unsafe"
 
 	"github.com/mycelya/mycelya/catalogue"
@@ -172,6 +173,12 @@ func (*Kernel) kind() uint64 { return catalogue.StepKernel }
 func SetsFlag(s Step) bool {
 	c, ok := s.(*Call)
 	return ok && (c.Op == "mycelya::set_default_dtype" || c.Op == "mycelya::set_flag")
+}
+
+// Joins reports whether a step begins a collective, in which other workers wait, or ends one.
+func Joins(s Step) bool {
+	c, ok := s.(*Call)
+	return ok && strings.HasPrefix(c.Op, "mycelya::comm_")
 }
 
 // Bytes is the memory of the program in its Go form.

@@ -237,7 +237,8 @@ enum {
   MYC_CUT_REPEAT = 10,  // a round of a loop ended
   MYC_CUT_EARLY = 11,   // a loop waits for each of its rounds, and the worker began with this one
   MYC_CUT_LIST = 12,    // an operator on a long list of tensors began
-  MYC_CUTS = 13
+  MYC_CUT_COMM = 13,    // the program waited for another rank, which may wait for this one's device
+  MYC_CUTS = 14
 };
 
 #endif  // MYCELYA_ABI_WORDS_H_

@@ -49,6 +49,7 @@ var variables = []struct {
 	{"MYCELYA_AHEAD", setAhead},                                         // read by Python, which patches libraries
 	{"MYCELYA_CHOOSE", setChoose},                                       // read by Python, as the one before
 	{"MYCELYA_LIBRARIES", func(*Settings, string) error { return nil }}, // read by workers
+	{"MYCELYA_PEERS", func(*Settings, string) error { return nil }},     // read by workers
 	{"MYCELYA_PASSES", setPasses},
 	{"MYCELYA_KERNELS", setKernels},
 	{"MYCELYA_REPLAY", setReplay},

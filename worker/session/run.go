@@ -167,10 +167,11 @@ func (s *session) fail(cause *executor.Error) {
 	}
 }
 
-// skip is what a call does that does not run because of a failure: it frees, and it sets flags. The storages that it
+// skip is what a call does that does not run because of a failure: it frees, sets flags, and leaves the collectives
+// that it would have begun. The storages that it
 // should have made are poisoned; those that exist keep their content.
 func (s *session) skip(p *loaded, c *proto.Call) {
-	if p.setsFlags && p.err == nil {
+	if p.acts && p.err == nil {
 		s.x.SetFlags(p.prepared, c.Params)
 	}
 	s.x.Poison(slices.DeleteFunc(slices.Clone(c.Outputs), func(id uint64) bool { return id == 0 }), s.halt)

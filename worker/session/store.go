@@ -26,18 +26,20 @@ const (
 
 // loaded is a program of the store: ready to run, or with the error of its preparation.
 type loaded struct {
-	key       [proto.KeyBytes]byte
-	params    int
-	bytes     int64 // of memory
-	inputs    []uint32
-	outputs   []uint32
-	prepared  executor.Prepared
-	steps     int
-	setsFlags bool // it has steps that set flags or the default dtype
-	err       error
-	last      proto.Call  // its last call, complete except for the key
-	lastSeq   uint64      // that call's sequence number; 0 before the first call
-	noted     crash.Noted // in the journal
+	key      [proto.KeyBytes]byte
+	params   int
+	bytes    int64 // of memory
+	inputs   []uint32
+	outputs  []uint32
+	prepared executor.Prepared
+	steps    int
+	// A call that is skipped does something: it has steps that set flags or the default dtype, or collectives, whose
+	// other members must not wait.
+	acts    bool
+	err     error
+	last    proto.Call  // its last call, complete except for the key
+	lastSeq uint64      // that call's sequence number; 0 before the first call
+	noted   crash.Noted // in the journal
 }
 
 // store keeps a session's programs.
@@ -95,7 +97,7 @@ func load(x executor.Executor, encoded []byte) (*loaded, error) {
 		return nil, err
 	}
 	out := &loaded{key: key, params: int(p.Params), inputs: p.Inputs, outputs: p.Outputs, steps: len(p.Steps)}
-	out.setsFlags = slices.ContainsFunc(p.Steps, program.SetsFlag)
+	out.acts = slices.ContainsFunc(p.Steps, program.SetsFlag) || slices.ContainsFunc(p.Steps, program.Joins)
 	out.bytes = executor.PreparedBytes(p) + executor.RunBytes(p) + entry + int64(8*p.Params) +
 		int64(12*(len(p.Inputs)+len(p.Outputs)))
 	out.prepared, out.err = x.Prepare(p, words)

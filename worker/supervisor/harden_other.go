@@ -21,5 +21,8 @@ func oomKills() uint64 { return 0 }
 // LockDown needs Linux.
 func LockDown() error { return errors.New("this system has no filter of system calls") }
 
+// LockDownPeer needs Linux.
+func LockDownPeer() error { return LockDown() }
+
 // LockDownHelper needs Linux.
 func LockDownHelper() error { return LockDown() }

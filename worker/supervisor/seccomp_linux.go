@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	goruntime "runtime"
+	"slices"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -29,21 +30,23 @@ var denied = append([]uint32{
 	unix.SYS_SETTIMEOFDAY, unix.SYS_CLOCK_SETTIME, unix.SYS_ADJTIMEX, unix.SYS_CLOCK_ADJTIME,
 	unix.SYS_SETHOSTNAME, unix.SYS_SETDOMAINNAME, unix.SYS_ACCT, unix.SYS_QUOTACTL, unix.SYS_SYSLOG, unix.SYS_VHANGUP,
 	unix.SYS_OPEN_BY_HANDLE_AT, unix.SYS_NAME_TO_HANDLE_AT,
-	unix.SYS_LISTEN, unix.SYS_ACCEPT, unix.SYS_ACCEPT4,
 }, deniedHere...)
+
+// toServe are those with which a process takes connections. Only a session that computes with other workers does.
+var toServe = []uint32{unix.SYS_LISTEN, unix.SYS_ACCEPT, unix.SYS_ACCEPT4}
 
 // toItself are the system calls whose first argument is a process, and that may name this process only.
 var toItself = []uint32{unix.SYS_KILL, unix.SYS_TGKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO}
 
-// Families of sockets that a session may open, and those that a helper may.
+// Families of sockets that a session may open, and those that a helper may, or a session with peers.
 var (
-	sessionSockets = []uint32{unix.AF_UNIX, unix.AF_NETLINK}
-	helperSockets  = []uint32{unix.AF_UNIX, unix.AF_NETLINK, unix.AF_INET, unix.AF_INET6}
+	hostSockets    = []uint32{unix.AF_UNIX, unix.AF_NETLINK}
+	networkSockets = []uint32{unix.AF_UNIX, unix.AF_NETLINK, unix.AF_INET, unix.AF_INET6}
 )
 
 // filter returns the program that decides about each system call. CUDA's driver needs files, ioctl, mmap, threads, and
-// sockets of this host, which are all left alone.
-func filter(pid uint32, sockets []uint32) []unix.SockFilter {
+// sockets of this host, which are all left alone. serves: the process takes connections.
+func filter(pid uint32, sockets []uint32, serves bool) []unix.SockFilter {
 	const (
 		number, arch, arg0 = 0, 4, 16 // offsets in seccomp_data
 		load               = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
@@ -59,7 +62,11 @@ func filter(pid uint32, sockets []uint32) []unix.SockFilter {
 		{Code: load, K: arch}, {Code: equal, K: auditArch, Jt: 1}, refuse,
 		{Code: load, K: number}, {Code: least, K: foreign, Jf: 1}, refuse,
 	}
-	for _, n := range denied {
+	refused := denied
+	if !serves {
+		refused = slices.Concat(denied, toServe)
+	}
+	for _, n := range refused {
 		p = append(p, unix.SockFilter{Code: equal, K: n, Jf: 1}, refuse)
 	}
 	for _, n := range toItself {
@@ -87,19 +94,22 @@ func filter(pid uint32, sockets []uint32) []unix.SockFilter {
 // LockDown takes from all threads of this process the system calls that a session does not need, for good. It must be
 // called when the backend is loaded, because CUDA's driver may start a program while it loads. An error means that this
 // system cannot do it; nothing has changed then.
-func LockDown() error { return lockDown(sessionSockets) }
+func LockDown() error { return lockDown(hostSockets, false) }
+
+// LockDownPeer does the same for a session that computes with other workers: they connect to each other.
+func LockDownPeer() error { return lockDown(networkSockets, true) }
 
 // LockDownHelper does the same for a process that fetches weights, which may connect to servers.
-func LockDownHelper() error { return lockDown(helperSockets) }
+func LockDownHelper() error { return lockDown(networkSockets, false) }
 
-func lockDown(sockets []uint32) error {
+func lockDown(sockets []uint32, serves bool) error {
 	if auditArch == 0 {
 		return fmt.Errorf("the system calls of this processor are not known")
 	}
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return os.NewSyscallError("prctl", err)
 	}
-	return install(filter(uint32(os.Getpid()), sockets))
+	return install(filter(uint32(os.Getpid()), sockets, serves))
 }
 
 // install gives all threads of the process a filter of their system calls.

@@ -23,6 +23,7 @@
 #include "device/client/Profile.h"
 #include "device/client/State.h"
 #include "device/operators/Series.h"
+#include "device/pytorch/Distributed.h"
 #include "device/pytorch/Graphs.h"
 #include "device/pytorch/Hooks.h"
 #include "device/pytorch/Kept.h"
@@ -63,9 +64,9 @@ std::string Metrics() {
       ",\"meta_key_calls\":" + std::to_string(n.meta_key_calls) +
       ",\"blocking_reads\":" + std::to_string(reads.blocking) +
       ",\"blocking_nanoseconds\":" + std::to_string(reads.blocking_nanoseconds) +
-      ",\"asynchronous_reads\":" + std::to_string(reads.asynchronous) +
-      ",\"local_reads\":" + std::to_string(reads.local) + ",\"reads_ahead\":" + std::to_string(reads.ahead) +
-      ",\"known_bytes\":" + std::to_string(KnownBytes());
+      ",\"asynchronous_reads\":" + std::to_string(reads[Saved::kLater]) +
+      ",\"local_reads\":" + std::to_string(reads[Saved::kKnown]) +
+      ",\"reads_ahead\":" + std::to_string(reads[Saved::kAhead]) + ",\"known_bytes\":" + std::to_string(KnownBytes());
   const std::string rest = TextOf([](char* to, uint64_t n, myc_error*) { return GetClient().metrics(to, n); });
   return rest.size() > 2 ? out + "," + rest.substr(1) : out + "}";
 }
@@ -78,14 +79,14 @@ void ResetMetrics() {
     r.ResetCounts();
   }
   n.views = n.shape_misses = n.meta_key_calls = 0;
-  ReadCounters& reads = GetReadCounters();
-  reads.blocking = reads.blocking_nanoseconds = reads.asynchronous = reads.local = reads.ahead = 0;
+  ResetReadCounters();
   if (ClientLoaded()) GetClient().reset_metrics();
 }
 
 std::string Bill() {
   if (!ClientLoaded()) return "[]";
-  return TextOf([](char* to, uint64_t n, myc_error*) { return GetClient().bill(to, n); });
+  const std::vector<myc_saved> saved = SavedTrips();
+  return TextOf([&](char* to, uint64_t n, myc_error*) { return GetClient().bill(saved.data(), saved.size(), to, n); });
 }
 
 // The programs that a device has compiled and why.
@@ -248,6 +249,7 @@ void DefineReports(py::module_& m) {
   m.def("metrics", &Metrics, no_gil);
   m.def("reset_metrics", &ResetMetrics, no_gil);
   m.def("bill", &Bill, no_gil);
+  DefineDistributed(m);
   m.def("explain", &Explain, no_gil);
   m.def("begin_profile", &BeginProfile, no_gil);
   m.def("end_profile", &EndProfile, no_gil);

@@ -441,11 +441,20 @@ void RecordCopy(const at::Tensor& dst, const at::Tensor& src) {
        KnownCall::MayBe(op, args) ? &known : nullptr);
 }
 
+namespace {
+
+const at::Tensor* OperandOf(const OwnArgument& a) {
+  if (const auto* w = std::get_if<Written>(&a)) return &w->tensor;
+  return std::get_if<at::Tensor>(&a);
+}
+
+}  // namespace
+
 void RecordOwn(c10::DeviceIndex device, const char* name, std::initializer_list<OwnArgument> args,
                at::ArrayRef<at::Tensor> results, uint32_t flags) {
   CheckUsable();
   for (const OwnArgument& a : args) {
-    if (const auto* t = std::get_if<at::Tensor>(&a)) CheckAlive(*StorageOf(*t->unsafeGetTensorImpl()));
+    if (const at::Tensor* t = OperandOf(a)) CheckAlive(*StorageOf(*t->unsafeGetTensorImpl()));
   }
   const uint64_t hash = NameHash(name);
   DefineOp(hash, name);
@@ -456,7 +465,7 @@ void RecordOwn(c10::DeviceIndex device, const char* name, std::initializer_list<
   r.Prepare(origin);
   r.Count(false);
   for (const OwnArgument& a : args) {
-    const auto* t = std::get_if<at::Tensor>(&a);
+    const at::Tensor* t = OperandOf(a);
     if (t != nullptr && !StorageOf(*t->unsafeGetTensorImpl())->defined) {
       r.DefineStorage(*t->unsafeGetTensorImpl(), origin);
     }
@@ -474,8 +483,14 @@ void RecordOwn(c10::DeviceIndex device, const char* name, std::initializer_list<
       r.Param(*x);
     } else if (const auto* s = std::get_if<std::string_view>(&a)) {
       r.Text(*s);
-    } else if (const auto* t = std::get_if<at::Tensor>(&a)) {
-      r.Operand(*t->unsafeGetTensorImpl(), false);
+    } else if (const auto* list = std::get_if<at::IntArrayRef>(&a)) {
+      r.Tag(MYC_W_LIST, MYC_L_INTS | list->size() << 8);
+      for (const int64_t n : *list) {
+        r.Tag(n < 2 ? MYC_W_INT : MYC_W_SIZE);
+        n < 2 ? r.Word(static_cast<uint64_t>(n)) : r.Param(static_cast<uint64_t>(n));
+      }
+    } else if (const at::Tensor* t = OperandOf(a)) {
+      r.Operand(*t->unsafeGetTensorImpl(), std::holds_alternative<Written>(a));
     } else {
       r.Tag(MYC_W_NONE);
     }

@@ -65,7 +65,11 @@ void RecordCopy(const at::Tensor& dst, const at::Tensor& src);
 struct GeneratorId {
   uint64_t id;
 };
-using OwnArgument = std::variant<std::monostate, GeneratorId, int64_t, double, std::string_view, at::Tensor>;
+struct Written {  // an operand that the operator writes
+  at::Tensor tensor;
+};
+using OwnArgument =
+    std::variant<std::monostate, GeneratorId, int64_t, double, std::string_view, at::IntArrayRef, at::Tensor, Written>;
 void RecordOwn(c10::DeviceIndex device, const char* name, std::initializer_list<OwnArgument> args,
                at::ArrayRef<at::Tensor> results = {}, uint32_t flags = MYC_R_EFFECT);
 

@@ -19,6 +19,7 @@ constexpr uint64_t kMaxSteps = 1 << 20;
 constexpr char kSeedOp[] = "mycelya::manual_seed";
 constexpr char kDefaultDtypeOp[] = "mycelya::set_default_dtype";
 constexpr char kFlagOp[] = "mycelya::set_flag";
+constexpr char kCommPrefix[] = "mycelya::comm_";
 
 // An operator that writes running statistics, although its schema does not say so: the argument with the mean, which
 // the variance follows, and the argument that says whether it does, or -1.
@@ -161,6 +162,7 @@ class Parser {
         TORCH_CHECK_VALUE(false, "BUG: word ", in_.at() - 2, " of the program is ", kind, ", which starts no step.");
     }
     s.sets_flag = s.kind == StepKind::kDefaultDtype || s.name == kFlagOp;
+    p_.joins = p_.joins || s.name.rfind(kCommPrefix, 0) == 0;
     p_.steps.push_back(std::move(s));
   }
 

@@ -182,6 +182,7 @@ struct Workspace {
 struct Program {
   uint32_t nparams = 0;
   uint32_t nbuffers = 0;
+  bool joins = false;  // it has collectives, in which other workers wait for this one
   std::vector<TensorRow> tensors;
   std::vector<Dim> dims;
   std::vector<std::unique_ptr<const Kernel>> kernels;

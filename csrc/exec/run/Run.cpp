@@ -14,6 +14,7 @@
 
 #include "abi/mycelya.h"
 #include "exec/Dtype.h"
+#include "exec/collective/Group.h"
 #include "exec/run/Buffers.h"
 #include "exec/run/InOrder.h"
 #include "exec/run/Kernels.h"
@@ -65,6 +66,7 @@ class Runner {
     executor_.progress.Idle();
     fused_.waits = operators_.waits;
     if (cause_) {
+      if (p_.joins) executor_.groups().Abort(cause_->failure.text);
       BindAfterFailure();
     } else {
       BindOutputs();
@@ -103,6 +105,7 @@ class Runner {
   // Poisons the new storages of a call that cannot run.
   void RefuseCall() {
     const PoisonPtr poison = Report(kNoStep, executor_.TakeFailure());
+    if (p_.joins) executor_.groups().Abort(poison->failure.text);
     executor_.Free(call_.frees, call_.n_frees);
     for (uint64_t i = 0; i < call_.n_outputs; ++i) {
       if (call_.outputs[2 * i + 1] != 0) executor_.PoisonNew(call_.outputs[2 * i + 1], poison);
@@ -571,6 +574,7 @@ void SetFlags(Executor& executor, Program& program, const uint64_t* params, uint
   TORCH_CHECK_VALUE(n_params == program.nparams, "BUG: the program has ", program.nparams, " parameters, the call ",
                     n_params, ".");
   const Executor::Running running(executor);
+  if (program.joins) executor.groups().Abort("an earlier call of it has failed");
   RunBuffers buffers(executor, program, params);
   OperatorRunner operators(buffers);
   for (const Step& s : program.steps) {

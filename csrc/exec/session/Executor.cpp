@@ -14,6 +14,7 @@
 #include <string>
 
 #include "abi/size_text.h"
+#include "exec/collective/Group.h"
 #include "exec/memory/Geometry.h"
 
 namespace mycelya::exec {
@@ -72,12 +73,15 @@ Scope::Scope(c10::Device device) {
   if (!device.is_cpu()) device_.reset_device(device);
 }
 
-Executor::Executor(const std::string& device, int32_t threads) : device_(MakeDevice(device)) {
+Executor::Executor(const std::string& device, int32_t threads)
+    : device_(MakeDevice(device)), groups_(std::make_unique<Groups>()) {
   TORCH_CHECK_VALUE(threads >= 0, "A worker can't have ", threads, " threads.");
   if (threads > 0) at::set_num_threads(threads);
   threads_ = at::get_num_threads();
   Seed(0, c10::default_rng_seed_val);
 }
+
+Executor::~Executor() = default;
 
 void Executor::Leave(int32_t cores) const {
   if (device_->is_cpu()) at::set_num_threads(std::max(1, threads_ - std::max(0, cores)));

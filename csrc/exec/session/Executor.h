@@ -94,13 +94,18 @@ struct Progress {
   }
 };
 
+class Groups;
+
 class Executor {
  public:
   // threads 0: PyTorch's default. Seeds the device's default generator as a new PyTorch process does. A process serves
   // one session, so the process's default generator is the session's.
   Executor(const std::string& device, int32_t threads);
+  ~Executor();
 
   const Device& device() const { return *device_; }
+  // The groups of workers that the session is in.
+  Groups& groups() const { return *groups_; }
 
   Progress progress;
 
@@ -160,6 +165,7 @@ class Executor {
   void KeepOnHost(uint64_t id, c10::Storage& copy);
 
   std::unique_ptr<Device> device_;
+  std::unique_ptr<Groups> groups_;
   int threads_;  // the largest number it may use
   std::unordered_map<uint64_t, Held> table_;
   std::unordered_map<uint64_t, at::Generator> generators_;

@@ -15,7 +15,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -249,7 +251,7 @@ func spawn(s Spec, dir string) (*instance, error) {
 		return nil, err
 	}
 	in.cmd = &exec.Cmd{
-		Path: s.Worker, Args: append([]string{s.Worker}, args...), Env: process.Environment(os.Environ()), Dir: "/",
+		Path: s.Worker, Args: append([]string{s.Worker}, args...), Env: environment(os.Environ()), Dir: "/",
 		// In its own session the worker gets no Ctrl-C and no hangup of the client's terminal.
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
@@ -447,4 +449,17 @@ func (in *instance) Stop(ctx context.Context, grace time.Duration) error {
 		_ = in.pipes.In.Close()
 	}
 	return in.EndProcess(ctx, in.cmd.Process, "The worker", grace, termWait)
+}
+
+// environment is what a worker inherits. The workers of a program with several ranks, which torchrun counts in
+// WORLD_SIZE, reach each other on this host.
+func environment(all []string) []string {
+	out := process.Environment(all)
+	has := func(name string) bool {
+		return slices.ContainsFunc(all, func(kv string) bool { return strings.HasPrefix(kv, name+"=") })
+	}
+	if has("WORLD_SIZE") && !has("MYCELYA_PEERS") && !slices.Contains(all, "WORLD_SIZE=1") {
+		out = append(out, "MYCELYA_PEERS=127.0.0.1")
+	}
+	return out
 }

@@ -16,7 +16,7 @@ func Passed() []string {
 		"TORCH_*", "PYTORCH_*", "ATEN_*",
 		"CUDA_*", "CUBLAS_*", "CUDNN_*", "NVIDIA_*", "NCCL_*",
 		"HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR",
-		"GOMAXPROCS", "GOMEMLIMIT", "GODEBUG", "GOTRACEBACK", "MYCELYA_LIBRARIES",
+		"GOMAXPROCS", "GOMEMLIMIT", "GODEBUG", "GOTRACEBACK", "MYCELYA_LIBRARIES", "MYCELYA_PEERS",
 	}
 }
 

@@ -1,0 +1,84 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//
+// The c10d backend of the device. A collective is recorded like any operator, and the workers compute it among
+// themselves: no element passes through this process. Tensors on the CPU are left to another backend.
+#ifndef MYCELYA_DEVICE_COLLECTIVE_BACKEND_H_
+#define MYCELYA_DEVICE_COLLECTIVE_BACKEND_H_
+
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+#include "device/record/Record.h"
+
+namespace mycelya {
+
+class Backend final : public c10d::Backend {
+ public:
+  using Works = c10::intrusive_ptr<c10d::Work>;
+  using Tensors = std::vector<at::Tensor>;
+  using Lists = std::vector<Tensors>;
+  using Sizes = std::vector<int64_t>;
+
+  // store: of the ranks' processes, with keys of this group only. cpu: for tensors on the CPU.
+  Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::chrono::milliseconds timeout,
+          c10::intrusive_ptr<c10d::Backend> cpu);
+  ~Backend() override;
+
+  const std::string getBackendName() const override { return "mycelya"; }
+  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  uint64_t getSequenceNumberForGroup() override { return number_; }
+  void setTimeout(std::chrono::milliseconds timeout) override;
+  // Collectives of one call are computed one by one.
+  bool supportsCoalescing() const override { return true; }
+  void startCoalescing() override {}
+  Works endCoalescing() override;
+
+  Works allreduce(Tensors&, const c10d::AllreduceOptions&) override;
+  Works allreduce_coalesced(Tensors&, const c10d::AllreduceCoalescedOptions&) override;
+  Works broadcast(Tensors&, const c10d::BroadcastOptions&) override;
+  Works reduce(Tensors&, const c10d::ReduceOptions&) override;
+  Works allgather(Lists&, Tensors&, const c10d::AllgatherOptions&) override;
+  Works _allgather_base(at::Tensor&, at::Tensor&, const c10d::AllgatherOptions&) override;
+  Works allgather_into_tensor_coalesced(Tensors&, Tensors&, const c10d::AllgatherOptions&) override;
+  Works gather(Lists&, Tensors&, const c10d::GatherOptions&) override;
+  Works scatter(Tensors&, Lists&, const c10d::ScatterOptions&) override;
+  Works reduce_scatter(Tensors&, Lists&, const c10d::ReduceScatterOptions&) override;
+  Works _reduce_scatter_base(at::Tensor&, at::Tensor&, const c10d::ReduceScatterOptions&) override;
+  Works reduce_scatter_tensor_coalesced(Tensors&, Tensors&, const c10d::ReduceScatterOptions&) override;
+  Works alltoall_base(at::Tensor&, at::Tensor&, Sizes&, Sizes&, const c10d::AllToAllOptions&) override;
+  Works alltoall(Tensors&, Tensors&, const c10d::AllToAllOptions&) override;
+  Works send(Tensors&, int to, int tag) override;
+  Works recv(Tensors&, int from, int tag) override;
+  Works barrier(const c10d::BarrierOptions&) override;
+
+ private:
+  // For tensors on the CPU: what is recorded is sent first, because other ranks may wait for it.
+  c10d::Backend& Cpu();
+  // Makes the workers find each other, at the first collective of the group.
+  void Join(c10::DeviceIndex device);
+  int64_t Next(const at::Tensor& t);
+  // Records the wait for a collective, which names what it writes and reads.
+  void Await(const at::Tensor& out, const OwnArgument& input, int64_t number);
+  void AllReduce(const at::Tensor& t, const c10d::ReduceOp& op);
+  void Broadcast(const at::Tensor& t, int64_t root);
+  void AllGather(const at::Tensor& out, const at::Tensor& input);
+  void ReduceScatter(const at::Tensor& out, const at::Tensor& input, const c10d::ReduceOp& op);
+
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const c10::intrusive_ptr<Options> options_;
+  const c10::intrusive_ptr<c10d::Backend> cpu_;
+  const int64_t group_;  // its number in this process
+  std::mutex mutex_;
+  c10::DeviceIndex device_ = -1;  // of its tensors; -1: there was no collective
+  int64_t number_ = 0;            // of the next collective
+};
+
+}  // namespace mycelya
+
+#endif  // MYCELYA_DEVICE_COLLECTIVE_BACKEND_H_

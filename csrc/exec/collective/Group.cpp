@@ -1,0 +1,255 @@
+// Copyright (C) 2026 The Mycelya Authors
+// SPDX-License-Identifier: AGPL-3.0-or-later
+#include "exec/collective/Group.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <utility>
+
+namespace mycelya::exec {
+namespace {
+
+// How long a member tries to tell the others that it has failed.
+constexpr std::chrono::milliseconds kLastWords{2000};
+
+// What a member says, as bytes that all members send in one size.
+struct Words {
+  int64_t number, dtype, numel, detail;
+  char failed;  // 1: text says why, and there is no collective
+  char kind[31];
+  char text[448];
+};
+
+void PutText(char* to, size_t room, std::string_view text) {
+  const size_t n = std::min(text.size(), room - 1);
+  std::memcpy(to, text.data(), n);
+  to[n] = 0;
+}
+
+at::Tensor Encode(const Collective& what, std::string_view failure) {
+  at::Tensor bytes = at::zeros({sizeof(Words)}, at::kByte);
+  auto& words = *static_cast<Words*>(bytes.mutable_data_ptr());
+  words.number = what.number;
+  words.dtype = what.dtype;
+  words.numel = what.numel;
+  words.detail = what.detail;
+  words.failed = !failure.empty();
+  PutText(words.kind, sizeof words.kind, what.kind);
+  PutText(words.text, sizeof words.text, failure.empty() ? what.line : failure);
+  return bytes;
+}
+
+Words Decode(const at::Tensor& bytes) {
+  Words words;
+  std::memcpy(&words, bytes.const_data_ptr(), sizeof words);
+  words.kind[sizeof words.kind - 1] = words.text[sizeof words.text - 1] = 0;
+  return words;
+}
+
+std::string Place(const std::string& line) { return line.empty() ? "" : ", " + line; }
+
+// "all_reduce #12 of 8 elements, train.py:31"
+std::string Describe(const Words& w) {
+  const std::string elements = w.numel < 0 ? "" : " of " + std::to_string(w.numel) + " elements";
+  return std::string(w.kind) + " #" + std::to_string(w.number) + elements + Place(w.text);
+}
+
+}  // namespace
+
+Group::Group(Member member)
+    : member_(std::move(member)), relay_(c10::make_intrusive<Relay>(member_.timeout)), thread_([this] {
+        try {
+          Meet();
+        } catch (const std::exception& e) {
+          {
+            const std::lock_guard<std::mutex> guard(mutex_);
+            failure_ = std::current_exception();
+          }
+          relay_->End(e.what());
+          return;
+        }
+        relay_->End("");
+        Work();
+      }) {}
+
+Group::~Group() { Abort("its session has ended"); }
+
+std::string Group::Exchange(std::string_view entries, size_t most, std::chrono::milliseconds limit) {
+  return relay_->Exchange(entries, most, limit);
+}
+
+void Group::Meet() {
+  const auto make = [&](const char* name) {
+    auto options = c10d::ProcessGroupGloo::Options::create(member_.timeout);
+    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(member_.host));
+    const auto store = c10::make_intrusive<c10d::PrefixStore>(name, relay_);
+    return c10::make_intrusive<c10d::ProcessGroupGloo>(store, member_.rank, member_.size, options);
+  };
+  engine_ = make("data");
+  control_ = make("control");
+  const std::lock_guard<std::mutex> guard(mutex_);
+  ready_ = true;
+  changed_.notify_all();
+}
+
+void Group::Begin(Collective what, std::function<void(c10d::Backend&)> run) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  if (failure_) std::rethrow_exception(failure_);
+  tasks_.push_back({std::move(what), std::move(run)});
+  changed_.notify_all();
+}
+
+void Group::Wait(int64_t number) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [&] { return done_.count(number) > 0 || failure_; });
+  const auto found = done_.find(number);
+  const std::exception_ptr error = found == done_.end() ? failure_ : found->second;
+  if (found != done_.end()) done_.erase(found);
+  if (error) std::rethrow_exception(error);
+}
+
+c10d::Backend& Group::Engine() {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  if (failure_) std::rethrow_exception(failure_);
+  TORCH_CHECK(ready_, "BUG: a group is used before it is ready.");
+  return *engine_;
+}
+
+void Group::Send(at::Tensor& t, int to, int tag) {
+  std::vector<at::Tensor> one{t};
+  Engine().send(one, to, tag)->wait(member_.timeout);
+}
+
+void Group::Receive(at::Tensor& t, int from, int tag) {
+  std::vector<at::Tensor> one{t};
+  Engine().recv(one, from, tag)->wait(member_.timeout);
+}
+
+void Group::Work() {
+  const c10::InferenceMode inference(true);
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return !tasks_.empty() || ending_; });
+    if (ending_) return;
+    Task task = std::move(tasks_.front());
+    tasks_.pop_front();
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      Agree(task.what);
+      task.run(*engine_);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    task.run = nullptr;  // what it keeps is free before the session goes on
+    lock.lock();
+    done_[task.what.number] = error;
+    if (error && !failure_) failure_ = error;
+    changed_.notify_all();
+    if (error) return;
+  }
+}
+
+void Group::Agree(const Collective& what) {
+  const at::Tensor mine = Encode(what, "");
+  std::vector<at::Tensor> theirs(member_.size);
+  std::vector<c10::intrusive_ptr<c10d::Work>> heard(member_.size);
+  const auto tag = static_cast<int>(what.number & 0x7fffffff);
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    if (ending_) std::rethrow_exception(failure_);
+    told_ = what.number + 1;
+    for (int r = 0; r < member_.size; ++r) {
+      if (r == member_.rank) continue;
+      theirs[r] = at::empty({sizeof(Words)}, at::kByte);
+      std::vector<at::Tensor> one{theirs[r]};
+      heard[r] = control_->recv(one, r, tag);
+      hearing_.push_back(heard[r]);
+    }
+  }
+  Tell(what.number, mine);
+  const std::string me = "Rank " + std::to_string(member_.rank) + " waits in " + Describe(Decode(mine));
+  for (int r = 0; r < member_.size; ++r) {
+    if (!heard[r]) continue;
+    std::string why = "this worker has stopped";
+    bool has_come = false;
+    try {
+      has_come = heard[r]->wait(member_.timeout);
+    } catch (const std::exception& e) {
+      why = e.what();
+    }
+    TORCH_CHECK(has_come, me, ", and rank ", r, " does not take part: ", why);
+    const Words words = Decode(theirs[r]);
+    TORCH_CHECK(!words.failed, me, ", but rank ", r, " has failed: ", words.text);
+    const Words own = Decode(mine);
+    TORCH_CHECK(std::strcmp(words.kind, own.kind) == 0 && words.number == own.number && words.dtype == own.dtype &&
+                    words.numel == own.numel && words.detail == own.detail,
+                me, ", but rank ", r, " is at ", Describe(words), ".");
+  }
+  const std::lock_guard<std::mutex> guard(mutex_);
+  hearing_.clear();
+}
+
+void Group::Tell(int64_t number, const at::Tensor& words) noexcept {
+  const auto tag = static_cast<int>(number & 0x7fffffff);
+  std::vector<c10::intrusive_ptr<c10d::Work>> sent;
+  for (int r = 0; r < member_.size; ++r) {
+    if (r == member_.rank) continue;
+    try {
+      std::vector<at::Tensor> one{words};
+      sent.push_back(control_->send(one, r, tag));
+    } catch (const std::exception&) {  // the member is lost; hearing from it says so
+    }
+  }
+  for (const auto& work : sent) {
+    try {
+      work->wait(kLastWords);
+    } catch (const std::exception&) {
+    }
+  }
+}
+
+void Group::Abort(const std::string& why) noexcept {
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    if (std::exchange(ending_, true)) return;
+    if (!failure_) failure_ = std::make_exception_ptr(std::runtime_error(why));
+    for (const auto& work : hearing_) work->abort();
+    changed_.notify_all();
+  }
+  relay_->End(why);
+  thread_.join();
+  Collective none;
+  none.number = told_;
+  if (control_) Tell(none.number, Encode(none, why));
+  engine_.reset();
+  control_.reset();
+}
+
+Group& Groups::Make(int64_t id, const Member& member) {
+  std::unique_ptr<Group>& group = groups_[id];
+  if (!group) group = std::make_unique<Group>(member);
+  return *group;
+}
+
+Group& Groups::At(int64_t id) {
+  const auto found = groups_.find(id);
+  TORCH_CHECK(found != groups_.end(), "BUG: the worker is in no group ", id, ".");
+  return *found->second;
+}
+
+void Groups::Leave(int64_t id) { groups_.erase(id); }
+
+void Groups::Abort(const std::string& why) noexcept {
+  for (const auto& [id, group] : groups_) group->Abort(why);
+}
+
+}  // namespace mycelya::exec
