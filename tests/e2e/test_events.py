@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """Streams and events: all streams are one ordered queue; events have device time."""
 
+import threading
 import time
 
 import pytest
@@ -37,15 +38,51 @@ def test_an_event_is_done_after_the_work_before_it():
     assert kept.shape == (300, 300)
 
 
-def test_recording_sends_and_does_not_wait(counters):
-    event = torch.Event(device=DEVICE)
+def test_only_questions_and_times_send(counters):
+    """Libraries order streams by events, and each step should remain one program."""
+    events = [torch.Event(device=DEVICE) for _ in range(3)]
+    for event in events[:2]:
+        work()
+        event.record()
+        event.wait()
+        torch.mycelya.current_stream().wait_event(event)
+    assert (counters()["cuts"], counters()["stalls"]) == ({}, 0)
+    events[0].query()
+    assert (counters()["cuts"], counters()["stalls"]) == ({"event": 1}, 0)
+    events[1].synchronize()  # the trace before it is sent
+    assert all(event.query() for event in events)
+    assert (counters()["cuts"], counters()["stalls"]) == ({"event": 1}, 1)
+    timed = torch.mycelya.Event(enable_timing=True)
     work()
+    timed.record()
+    assert (counters()["cuts"], counters()["stalls"]) == ({"event": 2}, 1)
+
+
+def test_an_event_is_sent_with_its_trace(counters):
+    event, late = torch.Event(device=DEVICE), torch.Event(device=DEVICE)
+    x = work()
     event.record()
-    assert counters()["cuts"] == {"event": 1}
-    assert counters()["stalls"] == 0
-    event.wait()
-    torch.mycelya.current_stream().wait_event(event)
-    assert counters()["stalls"] == 0  # the order of the queue is enough
+    x.cpu()
+    x.add_(1)
+    late.record()
+    event.synchronize()
+    assert counters()["cuts"] == {"read": 1}  # what follows the event is not sent
+    late.synchronize()
+    assert counters()["cuts"] == {"read": 1, "event": 1}
+
+
+def test_events_in_threads_share_a_point():
+    work()
+    events = [torch.Event(device=DEVICE) for _ in range(8)]
+    for event in events:
+        event.record()
+    threads = [threading.Thread(target=event.synchronize) for event in events]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert all(event.query() for event in events)
 
 
 def test_elapsed_time_needs_timed_and_recorded_events():

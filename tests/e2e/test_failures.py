@@ -10,6 +10,7 @@ import contextlib
 import copy
 import os
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -337,6 +338,22 @@ def test_a_future_of_a_failed_op():
         bad_gather(x).cpu_future().result()  # the first raises it if the worker is fast
     synchronize()
     assert x.cpu_future().result().tolist() == [1, 1, 1]
+
+
+def test_a_future_that_has_ended_raises_its_error_when_it_is_asked():
+    """Until then, as after any error that is not raised yet, records have no effect."""
+    x = torch.ones(3, device=DEVICE)
+    future, ended = bad_gather(x).cpu_future(), threading.Event()
+    future.add_done_callback(lambda _: ended.set())
+    assert ended.wait(60)
+    x.add_(1)
+    with pytest.raises((IndexError, RuntimeError), match="aten::gather"):
+        x.tolist()
+    assert x.tolist() == [1, 1, 1]
+    for _ in range(2):
+        assert "aten::gather" in str(future.exception())
+        with pytest.raises((IndexError, RuntimeError), match="aten::gather"):
+            future.result()
 
 
 def test_an_error_that_nothing_reads_ends_with_code_1(tmp_path):

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
 
@@ -50,6 +51,41 @@ class Recorded final : public c10d::Work {
  private:
   const std::vector<at::Tensor> results_;
   const c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+// Receives whose waits are recorded when the program waits, so that what it does before does not wait for a sender.
+class Receiving final : public c10d::Work {
+ public:
+  Receiving(std::vector<at::Tensor> results, std::function<void()> record_wait)
+      : Work(-1, OpType::RECV), results_(std::move(results)), record_wait_(std::move(record_wait)) {
+    finish();
+  }
+  ~Receiving() override {
+    if (InBadFork()) return;
+    try {
+      synchronize();
+    } catch (...) {  // the session has ended
+    }
+  }
+  bool wait(std::chrono::milliseconds) override {
+    synchronize();
+    return true;
+  }
+  void synchronize() override {
+    if (record_wait_) std::exchange(record_wait_, {})();
+  }
+  std::vector<at::Tensor> result() override {
+    synchronize();
+    return results_;
+  }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    synchronize();
+    return c10::make_intrusive<Recorded>(OpType::RECV, results_)->getFuture();
+  }
+
+ private:
+  const std::vector<at::Tensor> results_;
+  std::function<void()> record_wait_;
 };
 
 Backend::Works Done(OpType type, std::vector<at::Tensor> results = {}) {
@@ -212,7 +248,7 @@ void Backend::Join(c10::DeviceIndex device) {
   }
 }
 
-int64_t Backend::Next(const at::Tensor& t) {
+void Backend::Enter(const at::Tensor& t) {
   TORCH_CHECK(t.device().type() == kDevice, "A collective of the backend mycelya got a tensor on ", t.device(), ".");
   const c10::DeviceIndex device = t.device().index();
   const std::lock_guard<std::mutex> guard(mutex_);
@@ -222,6 +258,10 @@ int64_t Backend::Next(const at::Tensor& t) {
   }
   TORCH_CHECK_VALUE(device == device_, "This group has collectives on mycelya:", static_cast<int>(device_),
                     ", and this tensor is on mycelya:", static_cast<int>(device), ": a rank has one device.");
+}
+
+int64_t Backend::Next(const at::Tensor& t) {
+  Enter(t);
   return number_++;
 }
 
@@ -260,20 +300,25 @@ void Backend::AllGather(const at::Tensor& out, const at::Tensor& input) {
   to.Store();
 }
 
-void Backend::ReduceScatter(const at::Tensor& out, const at::Tensor& input, const ReduceOp& op) {
+void Backend::ReduceScatter(const at::Tensor& out, const at::Tensor& input, bool in_parts, const ReduceOp& op) {
   TORCH_CHECK_VALUE(input.numel() == out.numel() * getSize(), "reduce_scatter: ", getSize(), " outputs of ",
                     out.sizes(), " do not have the elements of an input of ", input.sizes(), ".");
   const bool mean = op == ReduceOp::AVG;
   const Dense to(out), from(input);
   const int64_t number = Next(out), code = mean ? ReduceOp::SUM : static_cast<int64_t>(op.op_);
   RecordOwn(device_, "mycelya::comm_reduce_scatter",
-            {Written{*to}, *from, group_, number, code, std::string_view(Line())});
+            {Written{*to}, *from, int64_t{in_parts}, group_, number, code, std::string_view(Line())});
   Await(*to, *from, number);
   if (mean) (*to).div_(getSize());
   to.Store();
 }
 
-Backend::Works Backend::endCoalescing() { return Done(OpType::COALESCED); }
+Backend::Works Backend::endCoalescing() {
+  coalesces_ = false;
+  return c10::make_intrusive<Receiving>(Tensors{}, [works = std::exchange(coalesced_, {})] {
+    for (const Works& work : works) work->wait();
+  });
+}
 
 Backend::Works Backend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& o) {
   if (OnCpu(tensors)) return Cpu().allreduce(tensors, o);
@@ -362,14 +407,14 @@ Backend::Works Backend::scatter(Tensors& outputs, Lists& inputs, const c10d::Sca
 Backend::Works Backend::reduce_scatter(Tensors& outputs, Lists& inputs, const c10d::ReduceScatterOptions& o) {
   if (OnCpu(outputs)) return Cpu().reduce_scatter(outputs, inputs, o);
   const BelowAutograd below;
-  ReduceScatter(Only(outputs), at::stack(inputs.at(0)), o.reduceOp);
+  ReduceScatter(Only(outputs), at::stack(inputs.at(0)), true, o.reduceOp);
   return Done(OpType::REDUCE_SCATTER, outputs);
 }
 
 Backend::Works Backend::_reduce_scatter_base(at::Tensor& out, at::Tensor& input, const c10d::ReduceScatterOptions& o) {
   if (OnCpu(out)) return Cpu()._reduce_scatter_base(out, input, o);
   const BelowAutograd below;
-  ReduceScatter(out, input, o.reduceOp);
+  ReduceScatter(out, input, false, o.reduceOp);
   return Done(OpType::_REDUCE_SCATTER_BASE, {out});
 }
 
@@ -377,7 +422,7 @@ Backend::Works Backend::reduce_scatter_tensor_coalesced(Tensors& outs, Tensors& 
                                                         const c10d::ReduceScatterOptions& o) {
   if (OnCpu(outs)) return Cpu().reduce_scatter_tensor_coalesced(outs, inputs, o);
   const BelowAutograd below;
-  for (size_t i = 0; i < outs.size(); ++i) ReduceScatter(outs[i], inputs[i], o.reduceOp);
+  for (size_t i = 0; i < outs.size(); ++i) ReduceScatter(outs[i], inputs[i], false, o.reduceOp);
   return Done(OpType::COALESCED, outs);
 }
 
@@ -420,24 +465,35 @@ Backend::Works Backend::alltoall(Tensors& outs, Tensors& inputs, const c10d::All
 }
 
 Backend::Works Backend::send(Tensors& tensors, int to, int tag) {
-  if (OnCpu(tensors)) return Cpu().send(tensors, to, tag);
+  if (OnCpu(tensors)) return Coalesced(Cpu().send(tensors, to, tag));
   const BelowAutograd below;
   const Dense dense(Only(tensors));
-  Next(*dense);
-  --number_;
+  Enter(*dense);
   RecordOwn(device_, "mycelya::comm_send", {*dense, group_, int64_t{to}, int64_t{tag}});
+  SendSoon(device_);
   return Done(OpType::SEND);
 }
 
 Backend::Works Backend::recv(Tensors& tensors, int from, int tag) {
-  if (OnCpu(tensors)) return Cpu().recv(tensors, from, tag);
+  if (OnCpu(tensors)) return Coalesced(Cpu().recv(tensors, from, tag));
   const BelowAutograd below;
   const Dense dense(Only(tensors));
-  Next(*dense);
-  --number_;
-  RecordOwn(device_, "mycelya::comm_receive", {Written{*dense}, group_, int64_t{from}, int64_t{tag}});
-  dense.Store();
-  return Done(OpType::RECV, tensors);
+  Enter(*dense);
+  const int64_t number = -++receives_;
+  RecordOwn(device_, "mycelya::comm_receive", {Written{*dense}, group_, number, int64_t{from}, int64_t{tag}});
+  SendSoon(device_);
+  // The work keeps this backend, and with it the group.
+  auto self = c10::intrusive_ptr<Backend>::unsafe_reclaim_from_nonowning(this);
+  return Coalesced(c10::make_intrusive<Receiving>(tensors, [self = std::move(self), dense, number] {
+    const BelowAutograd below;
+    self->Await(*dense, {}, number);
+    dense.Store();
+  }));
+}
+
+Backend::Works Backend::Coalesced(Works work) {
+  if (coalesces_) coalesced_.push_back(work);
+  return work;
 }
 
 Backend::Works Backend::barrier(const c10d::BarrierOptions& o) {

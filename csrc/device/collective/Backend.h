@@ -34,9 +34,9 @@ class Backend final : public c10d::Backend {
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
   uint64_t getSequenceNumberForGroup() override { return number_; }
   void setTimeout(std::chrono::milliseconds timeout) override;
-  // Collectives of one call are computed one by one.
+  // Collectives of one call are computed one by one; its work waits for its sends and receives.
   bool supportsCoalescing() const override { return true; }
-  void startCoalescing() override {}
+  void startCoalescing() override { coalesces_ = true; }
   Works endCoalescing() override;
 
   Works allreduce(Tensors&, const c10d::AllreduceOptions&) override;
@@ -62,13 +62,16 @@ class Backend final : public c10d::Backend {
   c10d::Backend& Cpu();
   // Makes the workers find each other, at the first collective of the group.
   void Join(c10::DeviceIndex device);
-  int64_t Next(const at::Tensor& t);
+  void Enter(const at::Tensor& t);    // before a collective with it
+  int64_t Next(const at::Tensor& t);  // as Enter, and the number of the collective
   // Records the wait for a collective, which names what it writes and reads.
   void Await(const at::Tensor& out, const OwnArgument& input, int64_t number);
+  Works Coalesced(Works work);  // noted for endCoalescing
   void AllReduce(const at::Tensor& t, const c10d::ReduceOp& op);
   void Broadcast(const at::Tensor& t, int64_t root);
   void AllGather(const at::Tensor& out, const at::Tensor& input);
-  void ReduceScatter(const at::Tensor& out, const at::Tensor& input, const c10d::ReduceOp& op);
+  // in_parts: the program has a list of inputs, which Gloo adds in another order than one tensor.
+  void ReduceScatter(const at::Tensor& out, const at::Tensor& input, bool in_parts, const c10d::ReduceOp& op);
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const c10::intrusive_ptr<Options> options_;
@@ -77,6 +80,9 @@ class Backend final : public c10d::Backend {
   std::mutex mutex_;
   c10::DeviceIndex device_ = -1;  // of its tensors; -1: there was no collective
   int64_t number_ = 0;            // of the next collective
+  int64_t receives_ = 0;
+  bool coalesces_ = false;
+  std::vector<Works> coalesced_;  // since startCoalescing
 };
 
 }  // namespace mycelya

@@ -271,9 +271,17 @@ void Download::WaitIfInto(const at::Tensor& cpu) {
   Await(device_, std::exchange(ticket_, 0));
 }
 
+bool Download::Succeeds() {
+  if (const uint64_t ticket = std::exchange(ticket_, 0); ticket != 0) {
+    auto error = std::make_unique<myc_error>();
+    mycelya::Wait(GetClient(), ticket, *error);
+    if (error->kind != MYC_OK) failed_ = std::move(error);
+  }
+  return failed_ == nullptr;
+}
+
 at::Tensor Download::Wait() {
-  if (const uint64_t ticket = std::exchange(ticket_, 0); ticket != 0) Await(device_, ticket);
-  if (failed_ != nullptr) RaiseFor(device_, *failed_);
+  if (!Succeeds()) RaiseFor(device_, *failed_);
   return out_;
 }
 

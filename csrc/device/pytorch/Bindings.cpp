@@ -168,6 +168,7 @@ void BindReads(py::module_& m) {
   py::class_<Download>(m, "Download")
       .def(py::init(&MakeDownload))
       .def("done", &Download::Done, no_gil)
+      .def("succeeds", &Download::Succeeds, no_gil)
       .def("wait", &Download::Wait, no_gil);
   m.def("count_blocking_read",
         [](double seconds) { CountBlockingRead(std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9))); });

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "device/client/Client.h"
 #include "device/record/Failure.h"
@@ -29,30 +30,36 @@ void Event::Record(c10::DeviceIndex device, bool timed) {
     RecordOwn(device, "mycelya::record_event", {id_});
   }
   Recorder& r = RecorderOf(device);
+  const std::lock_guard<SpinLock> guard(r.lock);
+  point_ = r.Here();
+  if (timed) r.Reach(*point_, MYC_CUT_EVENT, WithCaller(RecordOrigin()));
+}
+
+void Event::Send() {
   const Origin origin = WithCaller(RecordOrigin());
-  {
-    std::lock_guard<SpinLock> guard(r.lock);
-    r.Cut(MYC_CUT_EVENT, origin);
-  }
-  if (!ClientLoaded()) return;  // nothing was ever sent
-  auto error = std::make_unique<myc_error>();
-  ticket_ = ClientFor(device).sync(device, origin, error.get());
-  if (ticket_ == 0) Raise(*error);
+  Recorder& r = RecorderOf(device_);
+  const std::lock_guard<SpinLock> guard(r.lock);
+  r.Reach(*point_, MYC_CUT_EVENT, origin);
 }
 
 bool Event::Done() {
-  if (ticket_ == 0) return true;
+  if (!point_) return true;
+  Send();
+  const NoGil no_gil;
+  const std::lock_guard<std::mutex> guard(point_->mutex);
+  if (point_->ticket == 0) return true;
   auto error = std::make_unique<myc_error>();
-  if (!HasEnded(GetClient(), ticket_, *error)) return false;
+  if (!HasEnded(GetClient(), point_->ticket, *error)) return false;
   RaiseFor(device_, *error);
   return true;
 }
 
 void Event::Wait() {
-  if (ticket_ == 0) return;
-  const uint64_t ticket = ticket_;
-  ticket_ = 0;
-  Await(device_, ticket);
+  if (!point_) return;
+  Send();
+  const NoGil no_gil;
+  const std::lock_guard<std::mutex> guard(point_->mutex);
+  if (const uint64_t ticket = std::exchange(point_->ticket, 0); ticket != 0) Await(device_, ticket);
 }
 
 double Event::Elapsed(Event& to) {
@@ -72,11 +79,10 @@ double Event::Elapsed(Event& to) {
 void Event::Forget() noexcept {
   if (device_ < 0 || InBadFork()) return;
   try {
-    if (ticket_ != 0) GetClient().cancel(ticket_);
     if (id_ != 0) RecordOwn(device_, "mycelya::forget_event", {id_});
   } catch (...) {  // the session has ended, and its events with it
   }
-  ticket_ = 0;
+  point_.reset();
   id_ = 0;
 }
 

@@ -1,13 +1,17 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// A point in the work of a device. Recording an event sends the open trace and does not wait.
+// A point in the work of a device. A timed event sends the open trace when it is recorded. Another one sends it when
+// the program asks for the event or waits for it: libraries that order streams by events, as FSDP2, never do.
 #ifndef MYCELYA_DEVICE_PYTORCH_EVENT_H_
 #define MYCELYA_DEVICE_PYTORCH_EVENT_H_
 
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <memory>
+
+#include "device/record/Recorder.h"
 
 namespace mycelya {
 
@@ -28,10 +32,11 @@ class Event {
 
  private:
   void Forget() noexcept;
+  void Send();
 
   c10::DeviceIndex device_ = -1;  // where it was recorded
   int64_t id_ = 0;                // its name on the worker; 0: not timed
-  uint64_t ticket_ = 0;           // of its sync; 0: done
+  std::shared_ptr<Point> point_;  // null: not recorded
 };
 
 }  // namespace mycelya

@@ -484,7 +484,32 @@ bool Recorder::Send(uint32_t reason, Origin origin, bool waits) {
     error->kind = status;
     Raise(*error);
   }
+  if (const auto point = here_.lock()) SendPoint(*point, origin);
+  here_.reset();
   return true;
+}
+
+std::shared_ptr<Point> Recorder::Here() {
+  std::shared_ptr<Point> point = here_.lock();
+  if (!point) here_ = point = std::make_shared<Point>();
+  return point;
+}
+
+void Recorder::SendPoint(Point& point, Origin origin) {
+  point.sent = true;
+  auto error = std::make_unique<myc_error>();
+  point.ticket = ClientFor(device_).sync(device_, origin, error.get());
+  if (point.ticket == 0) Raise(*error);
+}
+
+void Recorder::Reach(Point& point, uint32_t reason, Origin origin) {
+  if (point.sent) return;
+  Cut(reason, origin);
+  if (!point.sent && ClientLoaded()) SendPoint(point, origin);  // its trace was empty, or is dropped
+}
+
+Point::~Point() {
+  if (ticket != 0 && !InBadFork()) GetClient().cancel(ticket);
 }
 
 void Recorder::RaiseFailure() {

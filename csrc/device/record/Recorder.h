@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -41,6 +42,15 @@ class SpinLock {
 
  private:
   std::atomic_flag flag_ = ATOMIC_FLAG_INIT;
+};
+
+// A point between two records of a device.
+struct Point {
+  ~Point();
+
+  std::mutex mutex;     // of who asks or waits for the ticket
+  bool sent = false;    // the trace before it; with the lock of the recorder
+  uint64_t ticket = 0;  // of a sync after that trace; 0: not sent, or reached
 };
 
 // Counters of all devices.
@@ -171,6 +181,10 @@ class Recorder {
   // Whether no record is waiting to run.
   bool Idle() const { return records_ == 0 && ran_.load(std::memory_order_relaxed) == epoch_; }
   uint64_t epoch() const { return epoch_; }
+  // The point after the records so far. Points of one trace are one: the worker passes them together.
+  std::shared_ptr<Point> Here();
+  // Sends what lies before a point of this device, unless that has happened.
+  void Reach(Point& point, uint32_t reason, Origin origin);
 
   // The seed of the default generator, which the next record is preceded by. Called without `lock`.
   void NoteSeed(uint64_t seed, Origin origin);
@@ -200,6 +214,7 @@ class Recorder {
 
  private:
   void WaitForRoomSlow(Origin origin);
+  void SendPoint(Point& point, Origin origin);
   bool Send(uint32_t reason, Origin origin, bool waits);
   myc_trace TraceOf(const Streams& streams) const;
   Streams& Close();
@@ -236,6 +251,7 @@ class Recorder {
     Origin origin;
     uint64_t records;  // of the trace, before the upload
   };
+  std::weak_ptr<Point> here_;    // of this trace
   bool list_ = false;            // this trace writes a long list
   std::vector<Upload> uploads_;  // of this trace, one per place
   RepeatDetector repeat_;

@@ -36,7 +36,9 @@ class Download {
   size_t bytes() const { return out_.nbytes(); }
   // Whether Wait() would return at once.
   bool Done();
-  // The filled CPU tensor. Throws the error of the op that computes it. Call it once.
+  // Waits, and raises nothing.
+  bool Succeeds();
+  // The filled CPU tensor. Throws the error of the op that computes it.
   at::Tensor Wait();
   // Waits if the read writes the storage of `cpu`, and throws as Wait() does.
   void WaitIfInto(const at::Tensor& cpu);

@@ -80,7 +80,13 @@ Group::Group(Member member)
         Work();
       }) {}
 
-Group::~Group() { Abort("its session has ended"); }
+Group::~Group() {
+  try {
+    FinishSends(kLastWords);
+  } catch (const std::exception&) {  // the receiver notices
+  }
+  Abort("its session has ended");
+}
 
 std::string Group::Exchange(std::string_view entries, size_t most, std::chrono::milliseconds limit) {
   return relay_->Exchange(entries, most, limit);
@@ -108,6 +114,12 @@ void Group::Begin(Collective what, std::function<void(c10d::Backend&)> run) {
 }
 
 void Group::Wait(int64_t number) {
+  if (const auto found = receives_.find(number); found != receives_.end()) {
+    const Transfer receive = std::move(found->second);
+    receives_.erase(found);
+    receive.work->wait(member_.timeout);
+    return;
+  }
   std::unique_lock<std::mutex> lock(mutex_);
   changed_.wait(lock, [&] { return done_.count(number) > 0 || failure_; });
   const auto found = done_.find(number);
@@ -123,14 +135,30 @@ c10d::Backend& Group::Engine() {
   return *engine_;
 }
 
-void Group::Send(at::Tensor& t, int to, int tag) {
-  std::vector<at::Tensor> one{t};
-  Engine().send(one, to, tag)->wait(member_.timeout);
+void Group::Send(const at::Tensor& t, int to, int tag) {
+  while (!sends_.empty() && sends_.front().work->isCompleted()) {
+    sends_.front().work->wait();  // throws its error
+    sends_.pop_front();
+  }
+  Transfer send{nullptr, {t.clone()}};
+  send.work = Engine().send(send.memory, to, tag);
+  sends_.push_back(std::move(send));
 }
 
-void Group::Receive(at::Tensor& t, int from, int tag) {
-  std::vector<at::Tensor> one{t};
-  Engine().recv(one, from, tag)->wait(member_.timeout);
+void Group::Receive(int64_t number, at::Tensor& t, int from, int tag) {
+  Transfer receive{nullptr, {t}};
+  receive.work = Engine().recv(receive.memory, from, tag);
+  receives_[number] = std::move(receive);
+}
+
+void Group::Finish() { FinishSends(member_.timeout); }
+
+void Group::FinishSends(std::chrono::milliseconds limit) {
+  while (!sends_.empty()) {
+    const Transfer send = std::move(sends_.front());
+    sends_.pop_front();
+    send.work->wait(limit);
+  }
 }
 
 void Group::Work() {
@@ -226,6 +254,9 @@ void Group::Abort(const std::string& why) noexcept {
     changed_.notify_all();
   }
   relay_->End(why);
+  for (auto& [number, receive] : receives_) receive.work->abort();
+  receives_.clear();
+  sends_.clear();
   thread_.join();
   Collective none;
   none.number = told_;
@@ -246,7 +277,13 @@ Group& Groups::At(int64_t id) {
   return *found->second;
 }
 
-void Groups::Leave(int64_t id) { groups_.erase(id); }
+void Groups::Leave(int64_t id) {
+  const auto found = groups_.find(id);
+  if (found == groups_.end()) return;
+  const std::unique_ptr<Group> group = std::move(found->second);
+  groups_.erase(found);
+  group->Finish();
+}
 
 void Groups::Abort(const std::string& why) noexcept {
   for (const auto& [id, group] : groups_) group->Abort(why);

@@ -57,11 +57,14 @@ class Group {
   // Begins a collective. run computes it, on the group's thread, once all members are about to. What run uses must not
   // change until Wait.
   void Begin(Collective what, std::function<void(c10d::Backend&)> run);
-  // Waits until a collective has run. Throws its error.
+  // Waits until a collective or a receive has ended. Throws its error.
   void Wait(int64_t number);
-  // Sends to one member, or receives from it: only the two of them take part.
-  void Send(at::Tensor& t, int to, int tag);
-  void Receive(at::Tensor& t, int from, int tag);
+  // Begins to send to one member, or to receive from it: only the two of them take part. A send keeps a copy, so that
+  // nobody waits for it; a receive has a negative number.
+  void Send(const at::Tensor& t, int to, int tag);
+  void Receive(int64_t number, at::Tensor& t, int from, int tag);
+  // Waits for the sends.
+  void Finish();
 
   // This worker runs no collective any more. Tells the other members why, and closes the connections to them.
   void Abort(const std::string& why) noexcept;
@@ -77,11 +80,20 @@ class Group {
   // of them runs something else, has failed, or does not answer.
   void Agree(const Collective& what);
   void Tell(int64_t number, const at::Tensor& words) noexcept;
+  // Waits for sends, at most `limit` for each. Throws the error of one that has failed.
+  void FinishSends(std::chrono::milliseconds limit);
   c10d::Backend& Engine();
 
   const Member member_;
   const c10::intrusive_ptr<Relay> relay_;
   c10::intrusive_ptr<c10d::Backend> engine_, control_;
+  // Of the session's thread. A transfer between two members, and its memory.
+  struct Transfer {
+    c10::intrusive_ptr<c10d::Work> work;
+    std::vector<at::Tensor> memory;
+  };
+  std::deque<Transfer> sends_;
+  std::map<int64_t, Transfer> receives_;  // by number
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
 // Collectives among workers. An operator begins one; comm_wait waits until it has run. Their numbers count the
-// collectives of a group. line: the line of the program, for errors of other workers.
+// collectives of a group; those of receives are negative. line: the line of the program, for errors of other workers.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
@@ -90,13 +90,16 @@ void AllGather(at::Tensor out, at::Tensor input, int64_t group, int64_t number, 
       [out = Flat(out), input = Flat(input)](c10d::Backend& b) mutable { b._allgather_base(out, input)->wait(); });
 }
 
-void ReduceScatter(at::Tensor out, at::Tensor input, int64_t group, int64_t number, int64_t reduce,
+void ReduceScatter(at::Tensor out, at::Tensor input, int64_t in_parts, int64_t group, int64_t number, int64_t reduce,
                    c10::string_view line) {
   c10d::ReduceScatterOptions options;
   options.reduceOp = ReduceOf(reduce);
   GroupOf(group).Begin(What(number, "reduce_scatter", out, reduce, line),
-                       [out = Flat(out), input = Flat(input), options](c10d::Backend& b) mutable {
-                         b._reduce_scatter_base(out, input, options)->wait();
+                       [out = Flat(out), input = Flat(input), in_parts, options](c10d::Backend& b) mutable {
+                         if (in_parts == 0) return void(b._reduce_scatter_base(out, input, options)->wait());
+                         std::vector<at::Tensor> outs{out};
+                         std::vector<std::vector<at::Tensor>> parts{input.split(out.numel())};
+                         b.reduce_scatter(outs, parts, options)->wait();
                        });
 }
 
@@ -110,12 +113,12 @@ void AllToAll(at::Tensor out, at::Tensor input, at::IntArrayRef out_sizes, at::I
                        });
 }
 
-void Send(at::Tensor self, int64_t group, int64_t to, int64_t tag) {
+void Send(const at::Tensor& self, int64_t group, int64_t to, int64_t tag) {
   GroupOf(group).Send(self, static_cast<int>(to), static_cast<int>(tag));
 }
 
-void Receive(at::Tensor self, int64_t group, int64_t from, int64_t tag) {
-  GroupOf(group).Receive(self, static_cast<int>(from), static_cast<int>(tag));
+void Receive(at::Tensor self, int64_t group, int64_t number, int64_t from, int64_t tag) {
+  GroupOf(group).Receive(number, self, static_cast<int>(from), static_cast<int>(tag));
 }
 
 // out: what the collective writes. input: what it reads besides; it is named so that its memory stays until then.
@@ -129,14 +132,16 @@ TORCH_LIBRARY_FRAGMENT(mycelya, m) {
   m.def("comm_all_reduce(Tensor(a!) self, int group, int number, int reduce, str line) -> ()", &AllReduce);
   m.def("comm_broadcast(Tensor(a!) self, int group, int number, int root, str line) -> ()", &Broadcast);
   m.def("comm_all_gather(Tensor(a!) out, Tensor input, int group, int number, str line) -> ()", &AllGather);
-  m.def("comm_reduce_scatter(Tensor(a!) out, Tensor input, int group, int number, int reduce, str line) -> ()",
-        &ReduceScatter);
+  m.def(
+      "comm_reduce_scatter(Tensor(a!) out, Tensor input, int in_parts, int group, int number, int reduce, str line) -> "
+      "()",
+      &ReduceScatter);
   m.def(
       "comm_all_to_all(Tensor(a!) out, Tensor input, int[] out_sizes, int[] in_sizes, int group, int number, "
       "str line) -> ()",
       &AllToAll);
   m.def("comm_send(Tensor self, int group, int to, int tag) -> ()", &Send);
-  m.def("comm_receive(Tensor(a!) self, int group, int source, int tag) -> ()", &Receive);
+  m.def("comm_receive(Tensor(a!) self, int group, int number, int source, int tag) -> ()", &Receive);
   m.def("comm_wait(Tensor(a!) out, Tensor? input, int group, int number) -> ()", &Wait);
 }
 

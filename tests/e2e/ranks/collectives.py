@@ -100,6 +100,21 @@ def to_the_next(move):
     return [got]
 
 
+def both_ways(move):
+    """Receives that begin before the sends, on all ranks."""
+    ahead, behind = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+    first, second = move(torch.zeros(3)), move(torch.zeros(2, 4))
+    works = [dist.irecv(first, behind)]
+    works.append(dist.isend(move(values(3)), ahead))
+    t = move(values(2, 4))
+    works += dist.batch_isend_irecv(
+        [dist.P2POp(dist.irecv, second, behind), dist.P2POp(dist.isend, t, ahead)]
+    )
+    for work in works:
+        work.wait()
+    return [first, second]
+
+
 def later(move):
     """Work that is waited for after other operators."""
     t = move(values(8))
@@ -129,7 +144,7 @@ same("bfloat16", reduce_all(dist.ReduceOp.SUM, torch.bfloat16))
 same("transposed", reduce_all(dist.ReduceOp.SUM, source=lambda t: t.t()))
 for function in (
     broadcast, reduce, gather_all, gather, scatter, scatter_sums, all_to_all,
-    to_the_next, later, groups,
+    to_the_next, both_ways, later, groups,
 ):  # fmt: skip
     same(function.__name__, function)
 

@@ -1,3 +1,6 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
-#pragma once
+#ifndef MYCELYA_EXEC_COLLECTIVE_GLOO_STUB_GLOO_ALGORITHM_H_
+#define MYCELYA_EXEC_COLLECTIVE_GLOO_STUB_GLOO_ALGORITHM_H_
+
+#endif  // MYCELYA_EXEC_COLLECTIVE_GLOO_STUB_GLOO_ALGORITHM_H_

@@ -3,7 +3,8 @@
 //
 // What PyTorch's header of its Gloo backend needs of Gloo's own headers, which PyTorch's package does not have. Nothing
 // here is used but as a name.
-#pragma once
+#ifndef MYCELYA_EXEC_COLLECTIVE_GLOO_STUB_GLOO_CONTEXT_H_
+#define MYCELYA_EXEC_COLLECTIVE_GLOO_STUB_GLOO_CONTEXT_H_
 
 #include <chrono>
 
@@ -19,3 +20,5 @@ class UnboundBuffer;
 }  // namespace transport
 
 }  // namespace gloo
+
+#endif  // MYCELYA_EXEC_COLLECTIVE_GLOO_STUB_GLOO_CONTEXT_H_

@@ -1,6 +1,7 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
-#pragma once
+#ifndef MYCELYA_EXEC_COLLECTIVE_GLOO_STUB_GLOO_RENDEZVOUS_STORE_H_
+#define MYCELYA_EXEC_COLLECTIVE_GLOO_STUB_GLOO_RENDEZVOUS_STORE_H_
 
 #include <gloo/context.h>
 
@@ -24,3 +25,5 @@ struct Store {
 };
 
 }  // namespace gloo::rendezvous
+
+#endif  // MYCELYA_EXEC_COLLECTIVE_GLOO_STUB_GLOO_RENDEZVOUS_STORE_H_

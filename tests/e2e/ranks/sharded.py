@@ -1,0 +1,98 @@
+# Copyright (C) 2026 The Mycelya Authors
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""FSDP2 and tensor parallelism have the bits that they have on the CPU with Gloo."""
+
+import copy
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+from torch.nn import functional as F
+
+dist.init_process_group("mycelya")
+RANK, SIZE = dist.get_rank(), dist.get_world_size()
+STEPS = 4
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(16)
+        self.rise, self.fall = nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.fall(F.gelu(self.rise(self.norm(x))))
+
+
+def shard(model: nn.Module, mesh) -> None:
+    for block in model[:2]:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+def split(model: nn.Module, mesh) -> None:
+    plan = {"rise": ColwiseParallel(), "fall": RowwiseParallel()}
+    for block in model[:2]:
+        parallelize_module(block, mesh, plan)
+
+
+def train(device: str, wrap, names: tuple, sizes: tuple, clip: bool) -> list:
+    torch.manual_seed(0)
+    model = nn.Sequential(Block(), Block(), nn.Linear(16, 4))
+    model = copy.deepcopy(model).to(device)
+    mesh = init_device_mesh(device, sizes, mesh_dim_names=names)
+    for name, one in zip(names, wrap, strict=True):
+        one(model, mesh[name])
+    # A foreach optimizer refuses parameters of which some are split.
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=0.01, foreach="parts" not in names
+    )
+    part = mesh["data"].get_local_rank() if "data" in names else 0
+    numbers = torch.Generator().manual_seed(part)
+    losses = []
+    for step in range(STEPS):
+        x = torch.randn(8, 16, generator=numbers).to(device)
+        y = torch.randint(4, (8,), generator=numbers).to(device)
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        if clip:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach())
+        if device == "mycelya" and step == 1:
+            torch.mycelya.synchronize()
+            torch.mycelya.reset_metrics()
+    if device == "mycelya":
+        few_cuts(STEPS - 2)
+    mine = [p.to_local() if isinstance(p, DTensor) else p for p in model.parameters()]
+    return [t.detach().cpu() for t in (*losses, *mine)]
+
+
+def few_cuts(steps: int) -> None:
+    """A step is one program without a round trip; a slow one is cut when it is old."""
+    m = torch.mycelya.metrics()
+    assert m["round_trips"] == 0, m
+    assert sum(n for why, n in m["cuts"].items() if why != "comm") <= steps, m["cuts"]
+
+
+def same(*case) -> None:
+    here, there = train("cpu", *case), train("mycelya", *case)
+    for want, got in zip(here, there, strict=True):
+        assert torch.equal(want, got), (RANK, want, got)
+
+
+same([shard], ("data",), (SIZE,), True)
+same([split], ("parts",), (SIZE,), False)
+if SIZE == 4:
+    same([split, shard], ("parts", "data"), (2, 2), False)
+dist.destroy_process_group()
+print("done")
