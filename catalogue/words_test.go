@@ -141,5 +141,5 @@ func TestLookupsRefuseUnknownNumbers(t *testing.T) {
 	require.Nil(t, DTypeOf(NumDTypes))
 	require.Equal(t, "u64", DTypeOf(NumDTypes-1).Name)
 	require.Equal(t, "none", CutOf(NumCuts).Name)
-	require.Equal(t, "list", CutOf(NumCuts-1).Name)
+	require.Equal(t, "comm", CutOf(NumCuts-1).Name)
 }

@@ -164,7 +164,7 @@ type Version struct {
 // with numbers (OpParam) weakest, then 0-dim tensors, then tensors.
 type Graph struct {
 	Name     string // where it was cut: "train.py:41"
-	Reason   string // why: none read sync step upload size flush exit shape event repeat early list
+	Reason   string // why: none read sync step upload size flush exit shape event repeat early list comm
 	Syms     []Symbol
 	Nodes    []Node
 	Args     []Arg

@@ -23,9 +23,9 @@ def register() -> None:
 
 def _create(options: Any, _: Any) -> Any:
     """Makes the backend of a group; one of Gloo computes with tensors on the CPU."""
+    from torch.distributed.distributed_c10d import PrefixStore  # torch may lack it
+
     store, rank, size = options.store, options.group_rank, options.group_size
-    cpu = dist.ProcessGroupGloo(
-        dist.PrefixStore("cpu", store), rank, size, options.timeout
-    )
-    store = dist.PrefixStore("workers", store)
+    cpu = dist.ProcessGroupGloo(PrefixStore("cpu", store), rank, size, options.timeout)
+    store = PrefixStore("workers", store)
     return _device.backend(store, rank, size, options.timeout, cpu)
