@@ -281,8 +281,8 @@ def test_autoload_imports_the_package_alone(installed, tmp_path):
     env = {**installed, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     status, out, err = run(code, tmp_path, **env)
     assert (status, err) == (0, "")
-    ours = """_accelerator _current _device _env _imports _libraries _load _patch
-        _tested _version device log memory random streams usage"""
+    ours = """_accelerator _current _device _distributed _env _imports _libraries
+        _load _patch _tested _version device log memory random streams usage"""
     package = {f"mycelya_torch.{name}" for name in ours.split()}
     package |= {"mycelya_torch", "mycelya_torch_autoload", "torch.mycelya"}
     assert set(out.split()) == package
