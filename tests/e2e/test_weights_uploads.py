@@ -153,4 +153,5 @@ def test_from_pretrained(slow, tmp_path):
     with hubs.running({"me/gpt": hubs.Repo(files)}) as hub:
         sent, deduped = slow(hub, PRETRAINED.format(cache=str(tmp_path / "hub")))
     assert len(files["model.safetensors"]) > 36e6
-    assert sent < 2 and deduped > 33, "the small tensors are sent"
+    # The small tensors are sent, and pieces of others until the rate is known.
+    assert sent < 4 and deduped > 31

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "device/client/Client.h"
 #include "device/record/Recorder.h"
@@ -17,7 +18,7 @@
 namespace mycelya {
 namespace {
 
-// Longer than a step takes to record, so that a step with collectives remains one program.
+// How long a program that records a step does not record anything, at most.
 constexpr std::chrono::milliseconds kMoment{50};
 
 using Clock = std::chrono::steady_clock;
@@ -28,17 +29,18 @@ class Sender {
     std::thread([this] { Run(); }).detach();
   }
 
-  void Note(c10::DeviceIndex device, uint64_t epoch) {
+  void Note(c10::DeviceIndex device, uint64_t epoch, uint64_t records) {
     const std::lock_guard<std::mutex> guard(mutex_);
     auto& waits = waits_[device];
     if (waits && waits->epoch == epoch) return;
-    waits = {epoch, Clock::now() + kMoment};
+    waits = {epoch, records, Clock::now() + kMoment};
     changed_.notify_one();
   }
 
  private:
   struct Wait {
-    uint64_t epoch;  // of the trace
+    uint64_t epoch;    // of the trace
+    uint64_t records;  // that it had
     Clock::time_point until;
   };
 
@@ -49,14 +51,13 @@ class Sender {
       for (size_t i = 0; i < waits_.size(); ++i) {
         if (!waits_[i]) continue;
         if (waits_[i]->until <= Clock::now()) {
-          const uint64_t epoch = waits_[i]->epoch;
-          waits_[i].reset();
+          const Wait wait = *std::exchange(waits_[i], std::nullopt);
           lock.unlock();
-          Send(static_cast<c10::DeviceIndex>(i), epoch);
+          const uint64_t more = SendIfIdle(static_cast<c10::DeviceIndex>(i), wait);
           lock.lock();
-        } else if (!next || waits_[i]->until < *next) {
-          next = waits_[i]->until;
+          if (more != 0 && !waits_[i]) waits_[i] = {wait.epoch, more, Clock::now() + kMoment};
         }
+        if (waits_[i] && (!next || waits_[i]->until < *next)) next = waits_[i]->until;
       }
       if (next) {
         changed_.wait_until(lock, *next);
@@ -66,10 +67,14 @@ class Sender {
     }
   }
 
-  static void Send(c10::DeviceIndex device, uint64_t epoch) {
+  // Sends the trace unless it has more records than before: their number. 0: there is nothing more to wait for.
+  static uint64_t SendIfIdle(c10::DeviceIndex device, const Wait& before) {
     Recorder& r = RecorderOf(device);
     const std::lock_guard<SpinLock> guard(r.lock);
-    if (r.epoch() == epoch) r.Cut(MYC_CUT_COMM, {});
+    if (r.epoch() != before.epoch) return 0;
+    if (r.records() != before.records) return r.records();
+    r.Cut(MYC_CUT_COMM, {});
+    return 0;
   }
 
   std::mutex mutex_;  // guards what follows
@@ -82,12 +87,12 @@ class Sender {
 void SendSoon(c10::DeviceIndex device) {
   static auto& leaked = *new Sender();
   Recorder& r = RecorderOf(device);
-  uint64_t epoch = 0;
+  uint64_t epoch = 0, records = 0;
   {
     const std::lock_guard<SpinLock> guard(r.lock);
-    epoch = r.epoch();
+    epoch = r.epoch(), records = r.records();
   }
-  leaked.Note(device, epoch);
+  leaked.Note(device, epoch, records);
 }
 
 }  // namespace mycelya

@@ -7,8 +7,9 @@
 
 namespace mycelya {
 
-// A collective was recorded: other workers wait for this one. If what is recorded is not sent for another reason within
-// a moment, it is sent then: this process may wait, or compute, for as long as it wants.
+// A collective was recorded: other workers wait for this one. If then nothing more is recorded for a moment, what is
+// recorded is sent: this process may wait, or compute, for as long as it wants. A process that goes on to record sends
+// it at the end of its step, so that a step with collectives remains one program.
 void SendSoon(c10::DeviceIndex device);
 
 }  // namespace mycelya

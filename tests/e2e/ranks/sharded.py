@@ -78,10 +78,15 @@ def train(device: str, wrap, names: tuple, sizes: tuple, clip: bool) -> list:
 
 
 def few_cuts(steps: int) -> None:
-    """A step is one program without a round trip; a slow one is cut when it is old."""
+    """A step is one program without a round trip.
+
+    If this process does not run for a moment, its part of the step is sent, with a
+    question for the end of the last event.
+    """
     m = torch.mycelya.metrics()
-    assert m["round_trips"] == 0, m
-    assert sum(n for why, n in m["cuts"].items() if why != "comm") <= steps, m["cuts"]
+    moments = m["cuts"].pop("comm", 0)
+    assert m["round_trips"] <= moments and m["blocking_reads"] == 0, m
+    assert sum(m["cuts"].values()) <= steps, m["cuts"]
 
 
 def same(*case) -> None:

@@ -41,7 +41,7 @@ def trained(device: str) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
     if device == "mycelya":
         m = torch.mycelya.metrics()
         assert m["round_trips"] == 0, m
-        # A slow step is cut when a collective of it is old.
+        # If this process does not run for a moment, its part of the step is sent.
         cuts = sum(n for why, n in m["cuts"].items() if why != "comm")
         assert cuts <= STEPS - 3, m["cuts"]
     return [x.cpu() for x in losses], {k: v.cpu() for k, v in net.state_dict().items()}
