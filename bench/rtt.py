@@ -230,10 +230,13 @@ class Log:
 def serve(point: Point, worker: str) -> None:
     """Trains until nothing new is compiled; then measures once for each line of stdin.
 
-    A line is the number of seconds; the answer is a line of JSON.
+    A line is the number of seconds; the answer is a line of JSON. What libraries print
+    goes to stderr.
     """
     import torch
 
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, cores[:-1] or cores)
     for name in ("MYCELYA_AHEAD", "MYCELYA_GUESS"):
@@ -248,9 +251,10 @@ def serve(point: Point, worker: str) -> None:
         before, misses = misses, torch.mycelya.metrics()["program_misses"]
         quiet = quiet + 1 if misses == before else 0
     torch.mycelya.synchronize()
-    print("ready", flush=True)
+    print("ready", file=answers, flush=True)
     for line in sys.stdin:
-        print(json.dumps(measure(point, log, losses, float(line))), flush=True)
+        found = json.dumps(measure(point, log, losses, float(line)))
+        print(found, file=answers, flush=True)
 
 
 def worker_time(device: int = 0) -> float:

@@ -51,6 +51,7 @@ _device.init(
     str(_load.torch_lib()),
     *_default_machine,
 )
+_device.set_ranks(*_env.ranks())
 # An op's origin is the innermost Python frame outside these. Code objects name files by
 # the path of their import, which may go through symbolic links.
 _device.skip_files([f"{os.path.dirname(file)}/" for file in (torch.__file__, __file__)])

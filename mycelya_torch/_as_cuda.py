@@ -11,6 +11,7 @@ folder; see _compared. All of it ends with the process.
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import threading
 from collections.abc import Callable
@@ -94,6 +95,7 @@ def install() -> None:
     _redirect_amp()
     _redirect_loading()
     _redirect_generators()
+    _redirect_distributed()
     for name in ("lightning.pytorch", "pytorch_lightning"):
         when_imported(f"{name}.accelerators", _redirect_lightning)
     for name in ("lightning.fabric", "lightning_fabric"):
@@ -334,6 +336,31 @@ def _redirect_generators() -> None:
 
 
 # ---- Libraries ----
+
+
+def _redirect_distributed() -> None:
+    """The backend "nccl" is "mycelya"."""
+    dist: Any = torch.distributed
+    if not dist.is_available():
+        return
+    for name in ("init_process_group", "new_group"):
+        call = _with_our_backend(getattr(dist, name))
+        setattr(dist, name, call)
+        setattr(dist.distributed_c10d, name, call)
+    dist.is_nccl_available = lambda: True
+
+
+def _with_our_backend(original: Any) -> Any:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = inspect.signature(original).bind(*args, **kwargs)
+        backend = given.arguments.get("backend")
+        if isinstance(backend, str) and "nccl" in backend.lower():
+            _count(f'{original.__name__}("{backend}")')
+            given.arguments["backend"] = "mycelya"
+        return original(*given.args, **given.kwargs)
+
+    return call
 
 
 def _redirect_safetensors(module: Any) -> None:

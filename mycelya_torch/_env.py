@@ -23,9 +23,10 @@ _LEVELS = {
 
 
 def default_machine() -> tuple[str, str, str]:
-    """The provider, the device and the options of MYCELYA_MACHINE.
+    """The provider, the device and the options of this process's machine.
 
-    The device "" is the best one of a host.
+    MYCELYA_MACHINE has it; of a list, the one of this rank. The device "" is the best
+    one of a host.
 
     Raises:
         ValueError: see _machine_variable.of.
@@ -36,6 +37,24 @@ def default_machine() -> tuple[str, str, str]:
     from mycelya_torch import _machine_variable
 
     return _machine_variable.of(value)
+
+
+def ranks() -> tuple[int, int]:
+    """Which device this process starts on first use, and how many devices there are.
+
+    A process of torchrun has the device of its LOCAL_RANK, and others have the others.
+    Without torchrun a list of machines counts: `torchrun --nproc-per-node=mycelya`
+    starts as many processes.
+    """
+    rank, count = (os.environ.get(f"LOCAL_{name}") for name in ("RANK", "WORLD_SIZE"))
+    if rank is not None and count is not None:
+        return int(rank), int(count)
+    value = os.environ.get("MYCELYA_MACHINE")
+    if not value or "," not in value:  # most programs
+        return 0, 1
+    from mycelya_torch import _machine_variable
+
+    return 0, len(_machine_variable.machines(value))
 
 
 def eager() -> bool:

@@ -28,7 +28,7 @@ def enable_remote_execution() -> None:
     with LOCK:
         _enabled = True
         get_device_registry()._may_be_default = _registry._anybody
-        _device.set_home(0)
+        _device.set_home(_registry.OWN)
 
 
 def disable_remote_execution() -> None:
@@ -45,13 +45,13 @@ def disable_remote_execution() -> None:
         _enabled = False
         get_device_registry()._may_be_default = _may_be_default
         if _default_is_local():
-            _device.set_home(0)
+            _device.set_home(_registry.OWN)
             return
         if _here is None:
             from mycelya_torch.machine import RemoteMachine
 
             _here = RemoteMachine(BackendProvider.LOCAL, start=False)
-        # Index 0 is the configured machine's.
+        # The index OWN is the configured machine's.
         _device.set_home(_here.start().device().index)
 
 
@@ -61,7 +61,7 @@ def is_remote_execution_enabled() -> bool:
 
 
 def _may_be_default(machine: RemoteMachine) -> bool:
-    """Whether a machine may have index 0 while remote execution is disabled."""
+    """Whether a machine may have the index OWN while remote execution is disabled."""
     return machine is not _here and is_local(machine.provider, machine._options)
 
 
@@ -72,8 +72,8 @@ def is_local(provider: BackendProvider, options: str) -> bool:
 
 
 def _default_is_local() -> bool:
-    """Whether index 0 is, or will be, a local worker."""
-    machine = get_device_registry().get_device_by_index(0)
+    """Whether the index OWN is, or will be, a local worker."""
+    machine = get_device_registry().get_device_by_index(_registry.OWN)
     if machine is not None:
         return is_local(machine.provider, machine._options)
     provider, _, options = _env.default_machine()

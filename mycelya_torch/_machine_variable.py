@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import urllib.parse
 from typing import Any
 
@@ -20,12 +22,15 @@ def of(value: str) -> tuple[str, str, str]:
     "local", the GPU type of "modal", the host of "ssh". The names gpu_count, timeout
     and idle_timeout are those of `RemoteMachine`.
 
+    A list has one machine for each rank of a program, with commas between them. One
+    machine is each rank's.
+
     Raises:
         ValueError: unknown provider, device or option; the message lists the valid
-            ones.
+            ones. Or a list of another length than the number of ranks.
     """
     try:
-        options = machine_arguments(value)
+        options = machine_arguments(_of_this_rank(value))
         provider = _providers.find(options.pop("provider"))
         device = _providers.device_option(provider, options.pop("device", ""))
         request = _providers.Request(
@@ -40,6 +45,28 @@ def of(value: str) -> tuple[str, str, str]:
             f"MYCELYA_MACHINE={value!r}: {error} Set it to 'local', 'local:cpu' "
             "or 'local:cuda:0', or unset it."
         ) from None
+
+
+def machines(value: str) -> list[str]:
+    """The machines of a list. A comma belongs to one if no provider follows it."""
+    names = "|".join(
+        name
+        for provider, row in TABLE.items()
+        for name in (provider.value, *row.aliases)
+    )
+    return re.split(rf"\s*,\s*(?=(?:{names})(?:[:?,\s]|$))", value.strip())
+
+
+def _of_this_rank(value: str) -> str:
+    listed = machines(value)
+    rank, ranks = (os.environ.get(name) for name in ("RANK", "WORLD_SIZE"))
+    if len(listed) == 1 or rank is None or ranks is None:
+        return listed[0]
+    if len(listed) != int(ranks):
+        raise ValueError(
+            f"it lists {len(listed)} machines, and this program has {ranks} ranks."
+        )
+    return listed[int(rank)]
 
 
 def machine_arguments(text: str) -> dict[str, Any]:

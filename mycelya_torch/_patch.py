@@ -64,6 +64,11 @@ def install() -> None:
         "lightning.pytorch.trainer.connectors.logger_connector.result": "progress_bar",
     }.items():
         when_imported(name, _later("_ahead", function))
+    for name, function in {
+        "torch.distributed.tensor._random": "random_numbers",
+        "torch.distributed.tensor": "attention",
+    }.items():
+        when_imported(name, _later("_distributed", function))
     for name in _tested.CHOICES:
         when_imported(name, _later("_choose", "patch"))
 

@@ -9,12 +9,15 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from mycelya_torch import _device
+from mycelya_torch import _device, _env
 
 if TYPE_CHECKING:
     from mycelya_torch.machine import RemoteMachine
 
 MOST = 64  # kMaxDevices in csrc/device/client/State.h
+
+# The index of the machine of a bare "mycelya", and how many indices ranks have.
+OWN, RANKS = _env.ranks()
 
 # The indices in use by further devices of machines; see _others.
 OTHERS: set[int] = set()
@@ -24,7 +27,7 @@ LOCK = threading.RLock()
 
 
 def _anybody(machine: RemoteMachine) -> bool:
-    """Lets each machine have index 0."""
+    """Lets each machine have the index OWN."""
     return True
 
 
@@ -43,7 +46,7 @@ class DeviceRegistry:
     _started: dict[int, RemoteMachine]
     # The machine that had an index last. It keeps the index while its object exists.
     _owners: dict[int, Callable[[], RemoteMachine | None]]
-    # Whether a machine may have index 0, which a bare "mycelya" stands for; see
+    # Whether a machine may have the index OWN, which a bare "mycelya" stands for; see
     # _execution.
     _may_be_default: Callable[[RemoteMachine], bool]
 
@@ -127,7 +130,7 @@ class DeviceRegistry:
     def _free_index(self, machine: RemoteMachine, first: bool = True) -> int:
         """The lowest index without a machine, a bare "mycelya", or a tensor.
 
-        first: for the machine's first device; another one never gets index 0.
+        first: for the machine's first device; another one never gets the index OWN.
 
         If there is none, the index of a stopped machine without tensors; that machine
         gets another one when it starts again.
@@ -137,13 +140,14 @@ class DeviceRegistry:
         """
         free = []
         for index in range(MOST):
-            if index in self._started or index in OTHERS:
+            own = index == OWN
+            if index in self._started or index in OTHERS or (index < RANKS and not own):
                 continue
-            if _device.memory_allocated(index) != 0 or (index == 0 and not first):
+            if _device.memory_allocated(index) != 0 or (own and not first):
                 continue
-            if index == 0 and 0 not in self._owners and _device.state(0) != "new":
+            if own and OWN not in self._owners and _device.state(OWN) != "new":
                 continue  # the machine that started on first use
-            if index == 0 and not self._may_be_default(machine):
+            if own and not self._may_be_default(machine):
                 continue
             if self.get_device_by_index(index) is None:
                 return index
@@ -178,7 +182,7 @@ def restart_index(index: int) -> None:
     if machine is not None:
         machine._restart(index)
         return
-    if index != 0 or index in registry._owners:
+    if index != OWN or index in registry._owners:
         raise RuntimeError(
             f"mycelya:{index} has no machine any more; make a RemoteMachine."
         )

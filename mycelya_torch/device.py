@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
-from mycelya_torch import _device, memory, random, streams
+from mycelya_torch import _device, _distributed, memory, random, streams
 from mycelya_torch._current import Device, current_device
 from mycelya_torch._current import index_of as _index
 from mycelya_torch.memory import (
@@ -207,6 +207,7 @@ def _lazy_init() -> None:
             "used it. Use the start method 'spawn', or the device in the parent only."
         )
     _device.register_operators()
+    _distributed.used()
 
 
 def _is_in_bad_fork() -> bool:

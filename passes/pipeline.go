@@ -34,6 +34,7 @@ func pipeline() []Pass {
 		{"simplify", "exact algebra", simplifyRules(), rewrite},
 		{"fold", "constant folding: storages that are filled become fills, and fills become numbers", foldRules(), rewrite},
 		{"dce", "drop nodes that no output needs", nil, without(dce)},
+		{"overlap", "wait for collectives when their values are needed", nil, without(overlap)},
 		{"order", "compute values when they are needed, where that frees memory", nil, without(later)},
 		{"fuse", "groups of nodes that kernels compute together", nil, fuse},
 	}
@@ -50,6 +51,8 @@ func orders() []order {
 		{"fold", "dce", "a fill whose number is taken is left without users"},
 		{"dce", "fuse", "a group would compute values that no output needs"},
 		{"dce", "order", "an unneeded use would hold a node in its place"},
+		{"dce", "overlap", "an unneeded use would hold a wait in its place"},
+		{"overlap", "order", "a wait is an effect, and no node goes past it"},
 		{"order", "fuse", "the nodes of a group stay together"},
 	}
 }

@@ -94,7 +94,7 @@ cut 3 at train.py:20 because the device was waited for: 1 op, program #2, a new 
 `, read("why.txt"))
 	require.Contains(t, text, "\n#2 train.py:20: 1 op")
 	require.Contains(t, read("002-train.py:20-*/repro.txtar"),
-		"passes: views simplify fold dce order fuse\nwords: -cse\ncheck: 1\n")
+		"passes: views simplify fold dce overlap order fuse\nwords: -cse\ncheck: 1\n")
 	require.Regexp(t, `(?s)^sent     Program +1  \d+ bytes\nsent     Call +1  .*\nreceived Done +1  \d+ bytes\n`,
 		read("wire.txt"))
 	require.Contains(t, read("events.jsonl"),

@@ -3,6 +3,7 @@
 """Machines whose worker is a command: mycelya-worker --stdio with the real torch."""
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -47,6 +48,25 @@ def test_large_uploads_and_downloads(machine):
     x = torch.arange(8_000_000, dtype=torch.float32)
     assert torch.equal((x.to(machine.device()) * 2).cpu(), x + x)
     assert BackendProvider.EXEC.value == machine.provider.value
+
+
+def test_a_copy_between_machines_says_that_it_goes_through_this_process(tmp_path):
+    code = f"""
+        import torch
+        from mycelya_torch import RemoteMachine
+        with RemoteMachine("exec", command={COMMAND!r}) as far:
+            with RemoteMachine("local") as near, RemoteMachine("local") as other:
+                x = torch.arange(4.0).to(near)
+                print(x.to(other).tolist(), flush=True)
+                print(x.to(far).tolist(), x.to(far).to(other).tolist())
+    """
+    status, out, err = run(code, tmp_path)
+    assert status == 0, err
+    assert (
+        out == "[0.0, 1.0, 2.0, 3.0]\n" + "[0.0, 1.0, 2.0, 3.0] [0.0, 1.0, 2.0, 3.0]\n"
+    )
+    found = re.findall("A copy from mycelya:(.) to mycelya:(.) goes through this", err)
+    assert len(found) == 1 and err.count("from worker to worker") == 1, err
 
 
 def test_a_command_has_one_stream_and_so_one_device(machine):

@@ -131,6 +131,30 @@ def test_the_machine_without_a_variable(monkeypatch):
     assert _env.default_machine() == _machine_variable.of(_providers.DEFAULT)
 
 
+def test_a_list_of_machines(monkeypatch):
+    many = "local:cpu, ssh:a?port=22 ,exec:run --tty a,b,local, modal:H100?gpu_count=2"
+    machines = ["local:cpu", "ssh:a?port=22", "exec:run --tty a,b", "local"]
+    machines.append("modal:H100?gpu_count=2")
+    assert _machine_variable.machines(many) == machines
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MYCELYA_MACHINE", many)
+    assert _env.ranks() == (0, 5)  # for torchrun --nproc-per-node=mycelya
+    assert _env.default_machine() == _machine_variable.of("local:cpu")
+    monkeypatch.setenv("WORLD_SIZE", "5")
+    for rank, machine in enumerate(machines):
+        monkeypatch.setenv("RANK", str(rank))
+        assert _env.default_machine() == _machine_variable.of(machine)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert _env.ranks() == (1, 2)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(ValueError, match=r"lists 5 machines.* has 4 ranks\. Set it to"):
+        _env.default_machine()
+    monkeypatch.setenv("MYCELYA_MACHINE", "local:cpu")  # each rank's
+    assert _env.default_machine() == _machine_variable.of("local:cpu")
+
+
 def test_the_module():
     assert torch.mycelya.is_available() and torch.mycelya.device_count() >= 1
     assert torch.mycelya.current_device() == 0

@@ -125,6 +125,7 @@ import (
 	"os"
 	"path/filepath"
 	goruntime "runtime"
+	"slices"
 	"strings"
 	"sync"
 	"unsafe"
@@ -147,7 +148,7 @@ const (
 type Torch struct {
 	Exec    string // libmycelya_exec
 	Lib     string // folder with libtorch_cpu
-	Device  string // "cpu", "cuda:0"; "" is cuda:0 if it can be used, else cpu
+	Device  string // "cpu", "cuda:0"; "" is a GPU if one can be used, else cpu
 	Threads int    // 0: PyTorch's default
 	Log     *slog.Logger
 	Kernels Kernels
@@ -213,15 +214,26 @@ func (t Torch) Load() (Backend, error) {
 	if b.Device == "" {
 		b.Device = "cpu"
 		if cuda {
-			if x, err := b.make("cuda:0"); err == nil {
-				x.Close()
-				b.Device = "cuda:0"
-			} else {
-				t.warn(err)
-			}
+			b.Device = b.bestDevice()
 		}
 	}
 	return b, nil
+}
+
+// localRank is torchrun's variable with the number of a process among those of its host.
+const localRank = "LOCAL_RANK"
+
+// bestDevice is the GPU of this process's number, if the host has so many, else the first one, else the CPU.
+func (b *torchBackend) bestDevice() string {
+	for _, index := range slices.Compact([]string{cmp.Or(os.Getenv(localRank), "0"), "0"}) {
+		x, err := b.make("cuda:" + index)
+		if err == nil {
+			x.Close()
+			return "cuda:" + index
+		}
+		b.warn(err)
+	}
+	return "cpu"
 }
 
 const otherBuild = "It comes from another build: " +
@@ -241,10 +253,10 @@ func (t Torch) openCUDA(ext string) error {
 	return nil
 }
 
-// warn logs why a host with a CUDA driver gets a CPU worker.
+// warn logs why a GPU cannot be used. The worker tries another one, or computes on the CPU.
 func (t Torch) warn(err error) {
 	if t.Log != nil {
-		t.Log.Warn("CUDA cannot be used, the worker runs on the CPU", "error", err)
+		t.Log.Warn("this GPU cannot be used; the worker runs on another one, or on the CPU", "error", err)
 	}
 }
 

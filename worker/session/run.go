@@ -167,9 +167,9 @@ func (s *session) fail(cause *executor.Error) {
 	}
 }
 
-// skip is what a call does that does not run because of a failure: it frees, sets flags, and leaves the collectives
-// that it would have begun. The storages that it
-// should have made are poisoned; those that exist keep their content.
+// skip is what a call does that does not run because of a failure: it frees, sets flags, and ends the groups of the
+// collectives that it would have begun. The storages that it should have made are poisoned; those that exist keep their
+// content.
 func (s *session) skip(p *loaded, c *proto.Call) {
 	if p.acts && p.err == nil {
 		s.x.SetFlags(p.prepared, c.Params)

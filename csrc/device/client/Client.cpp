@@ -46,6 +46,7 @@ std::array<std::atomic<bool>, kMaxDevices> paused{};  // it was open, and is ope
 std::atomic<bool> shut_down{false};
 // By device: 1 + its machine's first device, if it is another one, else 0; what its worker computes on.
 std::array<std::atomic<int>, kMaxDevices> first_device{};
+std::array<std::atomic<bool>, kMaxDevices> of_this_host{};
 enum class Expected : uint8_t { kNothing, kCpu, kCuda };
 std::array<std::atomic<Expected>, kMaxDevices> expected{};
 // Names given before the library was loaded.
@@ -132,12 +133,14 @@ void LoadLocked() {
   loaded.store(true, std::memory_order_release);
 }
 
+bool OfThisHost(const Machine& machine) { return machine.provider.empty() || machine.provider == "local"; }
+
 // What is known of a worker before it has started. Without a device's name the worker chooses, but one on this host
 // without a driver has no choice.
 Expected ExpectedOf(const Machine& machine) {
   if (!machine.device.empty()) return machine.device.starts_with("cuda") ? Expected::kCuda : Expected::kCpu;
-  const bool here = machine.provider.empty() || machine.provider == "local";
-  return here && dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) == nullptr ? Expected::kCpu : Expected::kNothing;
+  return OfThisHost(machine) && dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) == nullptr ? Expected::kCpu
+                                                                                          : Expected::kNothing;
 }
 
 void OpenLocked(c10::DeviceIndex index, const Machine& machine) {
@@ -154,6 +157,7 @@ void OpenLocked(c10::DeviceIndex index, const Machine& machine) {
   auto error = std::make_unique<myc_error>();
   if (table.open(index, &config, error.get()) != MYC_OK) Raise(*error);
   first_device[index].store(1 + machine.first);
+  of_this_host[index].store(OfThisHost(machine));
   expected[index].store(ExpectedOf(machine));
   // No thread waits for `mutex` with a recorder's lock while the index is closed: ClientFor throws before.
   if (closed[index].load()) above.life_begins(index);
@@ -196,9 +200,9 @@ std::string WorkerInfo(c10::DeviceIndex index) {
 }
 
 Worker WorkerOf(c10::DeviceIndex index) {
-  if (index == 0 && !IsOpen(0) && !IsClosed(0)) {  // the machine that starts on first use
+  if (index == OwnDevice() && !IsOpen(index) && !IsClosed(index)) {  // the machine that starts on first use
     std::lock_guard<std::mutex> guard(mutex);
-    if (expected[0].load() == Expected::kNothing) expected[0].store(ExpectedOf(paths.machine));
+    if (expected[index].load() == Expected::kNothing) expected[index].store(ExpectedOf(paths.machine));
   }
   if (expected[index].load() == Expected::kNothing) WorkerInfo(index);
   return expected[index].load() == Expected::kCuda ? Worker::kCuda : Worker::kCpu;
@@ -211,6 +215,8 @@ bool OnOneMachine(c10::DeviceIndex a, c10::DeviceIndex b) {
   };
   return first(a) == first(b);
 }
+
+bool IsOfThisHost(c10::DeviceIndex index) { return of_this_host[index].load(); }
 
 bool ClientLoaded() { return loaded.load(std::memory_order_acquire); }
 
@@ -231,7 +237,7 @@ const Client& ClientFor(c10::DeviceIndex index) {
   CheckUsable();
   if (C10_UNLIKELY(!opened[index].load(std::memory_order_acquire))) {
     if (paused[index].load()) RaisePaused(index);
-    if (closed[index].load() || index != 0) RaiseStopped(index);
+    if (closed[index].load() || index != OwnDevice()) RaiseStopped(index);
     std::lock_guard<std::mutex> guard(mutex);
     OpenLocked(index, paths.machine);
   }

@@ -105,6 +105,8 @@ std::string WorkerInfo(c10::DeviceIndex index);
 Worker WorkerOf(c10::DeviceIndex index);
 // Whether two devices are of one machine, so that its worker can copy between them.
 bool OnOneMachine(c10::DeviceIndex a, c10::DeviceIndex b);
+// Whether the worker of a device that has been started runs beside this process.
+bool IsOfThisHost(c10::DeviceIndex index);
 
 // Tells Go the name of an op or a code object, now or when the library is loaded.
 void DefineOp(uint64_t hash, const std::string& name);

@@ -109,6 +109,9 @@ void NoteLife(c10::DeviceIndex index, uint64_t first_trace) {
 }
 
 void RaiseStopped(c10::DeviceIndex index) {
+  TORCH_CHECK(!IsOfOtherRank(index), "mycelya:", static_cast<int>(index),
+              " is the device of another process: of that with LOCAL_RANK=", static_cast<int>(index),
+              ". This one has mycelya:", static_cast<int>(OwnDevice()), ", which is also its bare \"mycelya\".");
   std::string why;
   {
     const std::lock_guard<std::mutex> guard(Mutex());

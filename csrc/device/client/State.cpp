@@ -21,7 +21,7 @@ std::atomic<int> count{1};  // bare "mycelya" always exists: its worker starts o
 enum class Use : uint8_t { kAllowed, kForked, kEnded };
 std::atomic<Use> use{Use::kAllowed};
 std::thread::id ending_thread;  // set before use is kEnded
-std::atomic<c10::DeviceIndex> home{0};
+std::atomic<c10::DeviceIndex> own{0}, ranks{1}, home{0};
 thread_local c10::DeviceIndex current = -1;  // -1: home
 
 // Descriptors open before the fork. The Go runtime does not run in the child, so the parent asks for them. A child that
@@ -40,6 +40,17 @@ void InChild() {
 }  // namespace
 
 c10::DeviceIndex DeviceCount() { return static_cast<c10::DeviceIndex>(count.load(std::memory_order_relaxed)); }
+
+c10::DeviceIndex OwnDevice() { return own.load(std::memory_order_relaxed); }
+
+void SetRanks(c10::DeviceIndex rank, c10::DeviceIndex n) {
+  AddDevice(static_cast<c10::DeviceIndex>(n - 1));
+  ranks.store(n);
+  own.store(rank);
+  SetHome(rank);
+}
+
+bool IsOfOtherRank(c10::DeviceIndex index) { return index < ranks.load() && index != OwnDevice(); }
 
 c10::DeviceIndex CurrentDevice() { return current < 0 ? home.load(std::memory_order_relaxed) : current; }
 

@@ -20,7 +20,12 @@ enum class Worker : uint8_t { kCpu, kCuda };
 c10::DeviceIndex DeviceCount();
 c10::DeviceIndex CurrentDevice();                         // of this thread; Home() unless the thread has set one
 c10::DeviceIndex ExchangeDevice(c10::DeviceIndex index);  // checks the index; returns the previous one
-// The device of a bare "mycelya" in threads that have not set another one: 0 at first.
+// The device whose machine starts on first use: 0, or that of this rank. Of several ranks on this host each has the
+// device of its number, and knows the number of all.
+c10::DeviceIndex OwnDevice();
+void SetRanks(c10::DeviceIndex own, c10::DeviceIndex count);
+bool IsOfOtherRank(c10::DeviceIndex index);
+// The device of a bare "mycelya" in threads that have not set another one: OwnDevice() at first.
 void SetHome(c10::DeviceIndex index);
 // Raises the number of devices to at least index + 1.
 void AddDevice(c10::DeviceIndex index);

@@ -18,7 +18,7 @@
 namespace mycelya {
 namespace {
 
-// How long a program that records a step does not record anything, at most.
+// A program that records a step records something more often than this.
 constexpr std::chrono::milliseconds kMoment{50};
 
 using Clock = std::chrono::steady_clock;

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstring>
 #include <functional>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
 
@@ -143,11 +144,19 @@ Backend::Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std:
     : c10d::Backend(rank, size),
       store_(std::move(store)),
       options_(c10::make_intrusive<Options>("mycelya", timeout)),
-      cpu_(std::move(cpu)),
-      group_(next_group++) {}
+      cpu_(std::move(cpu)) {
+  if (size == 1) return;
+  try {
+    Join(CurrentDevice());
+  } catch (...) {  // who has no collective on the device does not care
+    failure_ = std::current_exception();
+  }
+}
 
-Backend::~Backend() {
-  if (device_ < 0 || InBadFork()) return;
+Backend::~Backend() { Leave(); }
+
+void Backend::Leave() noexcept {
+  if (group_ == 0 || InBadFork()) return;
   try {
     RecordOwn(device_, "mycelya::comm_leave", {group_});
   } catch (...) {  // the session has ended, and its groups with it
@@ -209,11 +218,14 @@ std::string Exchange(c10::DeviceIndex device, int64_t group, int rank, int size,
 }  // namespace
 
 void Backend::Join(c10::DeviceIndex device) {
+  device_ = device;
+  const int64_t group = next_group++;
+  const auto store = c10::make_intrusive<c10d::PrefixStore>(std::to_string(joins_++), store_);
   std::string entries;
   std::vector<std::string> wanted;
   const auto until = std::chrono::steady_clock::now() + options_->timeout;
   for (;;) {
-    const std::string news = Exchange(device, group_, getRank(), getSize(), options_->timeout, entries);
+    const std::string news = Exchange(device, group, getRank(), getSize(), options_->timeout, entries);
     entries.clear();
     for (std::string_view rest = news; !rest.empty();) {
       const char what = rest[0];
@@ -222,12 +234,13 @@ void Backend::Join(c10::DeviceIndex device) {
       const std::string second = TakeText(rest);
       switch (what) {
         case 'S':
-          store_->set(first, std::vector<uint8_t>(second.begin(), second.end()));
+          store->set(first, std::vector<uint8_t>(second.begin(), second.end()));
           break;
         case 'W':
           wanted.push_back(std::move(first));
           break;
         case 'R':
+          group_ = group;
           return;
         default:
           TORCH_CHECK(false, "Rank ", getRank(), " does not find the workers of the ", getSize() - 1,
@@ -237,7 +250,7 @@ void Backend::Join(c10::DeviceIndex device) {
     SendAll();
     const NoGil no_gil;
     for (const std::string& key : wanted) {
-      const std::vector<uint8_t> value = store_->get(key);  // waits for the other rank
+      const std::vector<uint8_t> value = store->get(key);  // waits for the other rank
       entries.push_back('S');
       PutText(entries, key);
       PutText(entries, std::string(value.begin(), value.end()));
@@ -252,16 +265,21 @@ void Backend::Enter(const at::Tensor& t) {
   TORCH_CHECK(t.device().type() == kDevice, "A collective of the backend mycelya got a tensor on ", t.device(), ".");
   const c10::DeviceIndex device = t.device().index();
   const std::lock_guard<std::mutex> guard(mutex_);
-  if (device_ < 0) {
+  if (device != device_ && !used_) {
+    Leave();
+    group_ = 0;
+    failure_ = nullptr;
     Join(device);
-    device_ = device;
   }
+  if (failure_) std::rethrow_exception(failure_);
+  used_ = true;
   TORCH_CHECK_VALUE(device == device_, "This group has collectives on mycelya:", static_cast<int>(device_),
                     ", and this tensor is on mycelya:", static_cast<int>(device), ": a rank has one device.");
 }
 
 int64_t Backend::Next(const at::Tensor& t) {
   Enter(t);
+  GetCounters().peer_bytes.fetch_add(t.nbytes(), std::memory_order_relaxed);
   return number_++;
 }
 
@@ -305,7 +323,7 @@ void Backend::ReduceScatter(const at::Tensor& out, const at::Tensor& input, bool
                     out.sizes(), " do not have the elements of an input of ", input.sizes(), ".");
   const bool mean = op == ReduceOp::AVG;
   const Dense to(out), from(input);
-  const int64_t number = Next(out), code = mean ? ReduceOp::SUM : static_cast<int64_t>(op.op_);
+  const int64_t number = Next(input), code = mean ? ReduceOp::SUM : static_cast<int64_t>(op.op_);
   RecordOwn(device_, "mycelya::comm_reduce_scatter",
             {Written{*to}, *from, int64_t{in_parts}, group_, number, code, std::string_view(Line())});
   Await(*to, *from, number);
@@ -469,6 +487,7 @@ Backend::Works Backend::send(Tensors& tensors, int to, int tag) {
   const BelowAutograd below;
   const Dense dense(Only(tensors));
   Enter(*dense);
+  GetCounters().peer_bytes.fetch_add((*dense).nbytes(), std::memory_order_relaxed);
   RecordOwn(device_, "mycelya::comm_send", {*dense, group_, int64_t{to}, int64_t{tag}});
   SendSoon(device_);
   return Done(OpType::SEND);

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <mutex>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -25,7 +26,8 @@ class Backend final : public c10d::Backend {
   using Lists = std::vector<Tensors>;
   using Sizes = std::vector<int64_t>;
 
-  // store: of the ranks' processes, with keys of this group only. cpu: for tensors on the CPU.
+  // store: of the ranks' processes, with keys of this group only. cpu: for tensors on the CPU. Waits for the workers of
+  // all ranks. If one does not come, collectives on the device raise why.
   Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::chrono::milliseconds timeout,
           c10::intrusive_ptr<c10d::Backend> cpu);
   ~Backend() override;
@@ -60,8 +62,10 @@ class Backend final : public c10d::Backend {
  private:
   // For tensors on the CPU: what is recorded is sent first, because other ranks may wait for it.
   c10d::Backend& Cpu();
-  // Makes the workers find each other, at the first collective of the group.
+  // Makes the workers find each other. All ranks make a group at the same time, as for Gloo: at its first collective,
+  // ranks that use groups in other orders would wait for each other.
   void Join(c10::DeviceIndex device);
+  void Leave() noexcept;
   void Enter(const at::Tensor& t);    // before a collective with it
   int64_t Next(const at::Tensor& t);  // as Enter, and the number of the collective
   // Records the wait for a collective, which names what it writes and reads.
@@ -76,11 +80,14 @@ class Backend final : public c10d::Backend {
   const c10::intrusive_ptr<c10d::Store> store_;
   const c10::intrusive_ptr<Options> options_;
   const c10::intrusive_ptr<c10d::Backend> cpu_;
-  const int64_t group_;  // its number in this process
   std::mutex mutex_;
-  c10::DeviceIndex device_ = -1;  // of its tensors; -1: there was no collective
+  int64_t joins_ = 0;
+  int64_t group_ = 0;             // its number in this process; 0: it has not joined
+  c10::DeviceIndex device_ = -1;  // with which it has tried to join
+  std::exception_ptr failure_;    // why it has not
+  bool used_ = false;             // there was a collective
   int64_t number_ = 0;            // of the next collective
-  int64_t receives_ = 0;
+  int64_t receives_ = 0;          // so far
   bool coalesces_ = false;
   std::vector<Works> coalesced_;  // since startCoalescing
 };

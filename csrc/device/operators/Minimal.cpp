@@ -40,7 +40,7 @@ c10::DeviceIndex IndexOf(std::optional<c10::Device> device) {
   TORCH_CHECK(device->index() < DeviceCount(), "mycelya:", static_cast<int>(device->index()), " does not exist: there ",
               DeviceCount() == 1 ? "is 1 device" : "are " + std::to_string(DeviceCount()) + " devices",
               ", numbered from 0. A RemoteMachine adds one.");
-  if (C10_UNLIKELY(IsClosed(device->index()))) RaiseStopped(device->index());
+  if (C10_UNLIKELY(IsClosed(device->index()) || IsOfOtherRank(device->index()))) RaiseStopped(device->index());
   return device->index();
 }
 

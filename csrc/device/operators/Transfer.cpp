@@ -317,6 +317,16 @@ bool IsItself(const at::Tensor& src, const at::Tensor& dst) {
          src.is_neg() == dst.is_neg();
 }
 
+// The elements come to this process, and leave it again.
+void CopyBetweenMachines(const at::Tensor& src, const at::Tensor& dst) {
+  const at::Tensor here = ToCpu(src);
+  CopyToDevice(here, dst, false);
+  if (IsOfThisHost(src.device().index()) && IsOfThisHost(dst.device().index())) return;
+  TORCH_WARN_ONCE("A copy from ", src.device(), " to ", dst.device(), " goes through this process, over the network: ",
+                  "they are two machines. Processes of torchrun, with a machine for each, exchange tensors from ",
+                  "worker to worker.");
+}
+
 }  // namespace
 
 at::Tensor CopyFrom(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
@@ -347,7 +357,9 @@ at::Tensor CopyFrom(const at::Tensor& src, const at::Tensor& dst, bool non_block
       at::neg_out(out, src._neg_view().expand_as(dst));
     } else if (src.device() == dst.device()) {
       RecordCopy(dst, Resolve(src).expand_as(dst));
-    } else if (!OnOneMachine(src.device().index(), dst.device().index()) || !CopyBeside(src, dst)) {
+    } else if (!OnOneMachine(src.device().index(), dst.device().index())) {
+      CopyBetweenMachines(src, dst);
+    } else if (!CopyBeside(src, dst)) {
       CopyToDevice(ToCpu(src), dst, false);
     }
   } else if (to_us) {

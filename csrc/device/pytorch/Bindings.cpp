@@ -61,7 +61,7 @@ std::string Metrics() {
   std::string out =
       "{\"ops_recorded\":" + std::to_string(ops) + ",\"views_recorded\":" + std::to_string(n.views) +
       ",\"shape_cache_hits\":" + std::to_string(hits) + ",\"shape_cache_misses\":" + std::to_string(misses) +
-      ",\"meta_key_calls\":" + std::to_string(n.meta_key_calls) +
+      ",\"meta_key_calls\":" + std::to_string(n.meta_key_calls) + ",\"peer_bytes\":" + std::to_string(n.peer_bytes) +
       ",\"blocking_reads\":" + std::to_string(reads.blocking) +
       ",\"blocking_nanoseconds\":" + std::to_string(reads.blocking_nanoseconds) +
       ",\"asynchronous_reads\":" + std::to_string(reads[Saved::kLater]) +
@@ -78,7 +78,7 @@ void ResetMetrics() {
     std::lock_guard<SpinLock> guard(r.lock);
     r.ResetCounts();
   }
-  n.views = n.shape_misses = n.meta_key_calls = 0;
+  n.views = n.shape_misses = n.meta_key_calls = n.peer_bytes = 0;
   ResetReadCounters();
   if (ClientLoaded()) GetClient().reset_metrics();
 }
@@ -282,6 +282,8 @@ PYBIND11_MODULE(_device, m) {
   m.def("device_count", [] { return static_cast<int>(DeviceCount()); });
   m.def("current_device", [] { return static_cast<int>(CurrentDevice()); });
   m.def("set_device", [](int i) { ExchangeDevice(static_cast<c10::DeviceIndex>(i)); });
+  m.def("set_ranks",
+        [](int own, int count) { SetRanks(static_cast<c10::DeviceIndex>(own), static_cast<c10::DeviceIndex>(count)); });
   m.def("set_home", [](int i) { SetHome(static_cast<c10::DeviceIndex>(i)); });
   m.def("set_sync_debug_mode", &SetSyncDebug);
   m.def("get_sync_debug_mode", &GetSyncDebug);

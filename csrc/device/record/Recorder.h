@@ -55,7 +55,7 @@ struct Point {
 
 // Counters of all devices.
 struct Counters {
-  std::atomic<uint64_t> views{0}, shape_misses{0}, meta_key_calls{0};
+  std::atomic<uint64_t> views{0}, shape_misses{0}, meta_key_calls{0}, peer_bytes{0};
 };
 Counters& GetCounters();
 

@@ -111,6 +111,16 @@ class Cuda final : public Device {
     return begin.elapsed_time(end);
   }
 
+  std::shared_ptr<void> Mark(Stream stream) const override {
+    auto event = std::make_shared<CUDAEvent>(cudaEventDisableTiming);
+    event->record(Of(stream));
+    return event;
+  }
+  void After(Stream stream, const std::shared_ptr<void>& mark) const override {
+    static_cast<CUDAEvent*>(mark.get())->block(Of(stream));
+  }
+  void* SideStream() const override { return Of(Stream::kSide).stream(); }
+
   bool TakesCode() const override { return true; }
   std::string Arch() const override {
     return "sm_" + std::to_string(Properties()->major) + std::to_string(Properties()->minor);
@@ -156,6 +166,11 @@ class Cuda final : public Device {
    private:
     c10::cuda::CUDAGuard guard_;
   };
+
+  CUDAStream Of(Stream stream) const {
+    static const CUDAStream side = getStreamFromPool(/*isHighPriority=*/true, device().index());
+    return stream == Stream::kSide ? side : getCurrentCUDAStream(device().index());
+  }
 
   const CUDAEvent& At(int64_t id) const {
     const auto it = events_.find(id);

@@ -27,6 +27,9 @@ struct CodeLaunch {
   int count = 0;
 };
 
+// The stream in which a device runs what it is given, and a second one beside it, for collectives.
+enum class Stream : uint8_t { kCurrent, kSide };
+
 class Device {
  public:
   explicit Device(c10::Device device) : device_(device) {}
@@ -70,6 +73,12 @@ class Device {
   // Milliseconds between two events. Waits for both. Throws RuntimeError if one was not recorded.
   virtual double Elapsed(int64_t from, int64_t to) const = 0;
 
+  // A point in the work of a stream, and: what a stream gets from now on runs after a point. Only for devices with
+  // streams.
+  virtual std::shared_ptr<void> Mark(Stream stream) const { NoStreams(); }
+  virtual void After(Stream stream, const std::shared_ptr<void>& mark) const { NoStreams(); }
+  virtual void* SideStream() const { NoStreams(); }
+
   // Whether kernels run as machine code that the worker provides; otherwise they run as tile programs. The functions
   // below are only for devices with machine code, and throw RuntimeError with the driver's message.
   virtual bool TakesCode() const { return false; }
@@ -85,6 +94,7 @@ class Device {
 
  private:
   [[noreturn]] void NoCode() const { TORCH_CHECK(false, "BUG: the device ", device_, " takes no machine code."); }
+  [[noreturn]] void NoStreams() const { TORCH_CHECK(false, "BUG: the device ", device_, " has no streams."); }
   c10::DeviceAllocator* Caching() const { return c10::getDeviceAllocator(device_.type()); }
   c10::DeviceIndex index() const { return device_.index(); }
 

@@ -99,17 +99,24 @@ void Group::Meet() {
     const auto store = c10::make_intrusive<c10d::PrefixStore>(name, relay_);
     return c10::make_intrusive<c10d::ProcessGroupGloo>(store, member_.rank, member_.size, options);
   };
-  engine_ = make("data");
   control_ = make("control");
+  if (member_.device.is_cpu()) {
+    engine_ = make("data");
+  } else {
+    const auto store = c10::make_intrusive<c10d::PrefixStore>("nccl", relay_);
+    auto nccl = c10::make_intrusive<Nccl>(NcclApi::Get(), member_.device, store, member_.rank, member_.size);
+    nccl_ = nccl.get();
+    engine_ = std::move(nccl);
+  }
   const std::lock_guard<std::mutex> guard(mutex_);
   ready_ = true;
   changed_.notify_all();
 }
 
-void Group::Begin(Collective what, std::function<void(c10d::Backend&)> run) {
+void Group::Begin(Collective what, Run run) {
   const std::lock_guard<std::mutex> guard(mutex_);
   if (failure_) std::rethrow_exception(failure_);
-  tasks_.push_back({std::move(what), std::move(run)});
+  tasks_.push_back({std::move(what), std::move(run), nccl_ ? member_.device.Mark(Stream::kCurrent) : nullptr});
   changed_.notify_all();
 }
 
@@ -117,15 +124,18 @@ void Group::Wait(int64_t number) {
   if (const auto found = receives_.find(number); found != receives_.end()) {
     const Transfer receive = std::move(found->second);
     receives_.erase(found);
-    receive.work->wait(member_.timeout);
+    Finish(receive, "receive from", member_.timeout);
     return;
   }
   std::unique_lock<std::mutex> lock(mutex_);
   changed_.wait(lock, [&] { return done_.count(number) > 0 || failure_; });
-  const auto found = done_.find(number);
-  const std::exception_ptr error = found == done_.end() ? failure_ : found->second;
-  if (found != done_.end()) done_.erase(found);
-  if (error) std::rethrow_exception(error);
+  Done done{failure_, nullptr};
+  if (const auto found = done_.find(number); found != done_.end()) {
+    done = std::move(found->second);
+    done_.erase(found);
+  }
+  if (done.error) std::rethrow_exception(done.error);
+  if (done.work) done.work->wait();
 }
 
 c10d::Backend& Group::Engine() {
@@ -136,19 +146,25 @@ c10d::Backend& Group::Engine() {
 }
 
 void Group::Send(const at::Tensor& t, int to, int tag) {
+  CheckCpu();
   while (!sends_.empty() && sends_.front().work->isCompleted()) {
-    sends_.front().work->wait();  // throws its error
+    Finish(sends_.front(), "send to", member_.timeout);
     sends_.pop_front();
   }
-  Transfer send{nullptr, {t.clone()}};
+  Transfer send{nullptr, {t.clone()}, to};
   send.work = Engine().send(send.memory, to, tag);
   sends_.push_back(std::move(send));
 }
 
 void Group::Receive(int64_t number, at::Tensor& t, int from, int tag) {
-  Transfer receive{nullptr, {t}};
+  CheckCpu();
+  Transfer receive{nullptr, {t}, from};
   receive.work = Engine().recv(receive.memory, from, tag);
   receives_[number] = std::move(receive);
+}
+
+void Group::CheckCpu() const {
+  TORCH_CHECK_NOT_IMPLEMENTED(!nccl_, "Workers on GPUs do not send to one another yet: use a collective.");
 }
 
 void Group::Finish() { FinishSends(member_.timeout); }
@@ -157,7 +173,15 @@ void Group::FinishSends(std::chrono::milliseconds limit) {
   while (!sends_.empty()) {
     const Transfer send = std::move(sends_.front());
     sends_.pop_front();
-    send.work->wait(limit);
+    Finish(send, "send to", limit);
+  }
+}
+
+void Group::Finish(const Transfer& transfer, const char* what, std::chrono::milliseconds limit) const {
+  try {
+    transfer.work->wait(limit);
+  } catch (const std::exception& e) {
+    TORCH_CHECK(false, "Rank ", member_.rank, " cannot ", what, " rank ", transfer.other, ": ", e.what());
   }
 }
 
@@ -170,26 +194,37 @@ void Group::Work() {
     Task task = std::move(tasks_.front());
     tasks_.pop_front();
     lock.unlock();
-    std::exception_ptr error;
+    Done done;
     try {
       Agree(task.what);
-      task.run(*engine_);
-    } catch (...) {
-      error = std::current_exception();
+      if (nccl_) nccl_->After(std::move(task.begun));
+      done.work = task.run(*engine_);
+      if (!nccl_) std::exchange(done.work, nullptr)->wait();
+    } catch (const c10::Error&) {
+      done.error = std::current_exception();
+    } catch (const std::exception& e) {  // of Gloo
+      const std::string text = Waits(task.what) + ", and the exchange with another rank fails: " + e.what();
+      done.error = std::make_exception_ptr(std::runtime_error(text));
     }
     task.run = nullptr;  // what it keeps is free before the session goes on
     lock.lock();
-    done_[task.what.number] = error;
+    const std::exception_ptr error = done.error;
+    done_[task.what.number] = std::move(done);
     if (error && !failure_) failure_ = error;
     changed_.notify_all();
     if (error) return;
   }
 }
 
+std::string Group::Waits(const Collective& what) const {
+  return "Rank " + std::to_string(member_.rank) + " waits in " + Describe(Decode(Encode(what, "")));
+}
+
 void Group::Agree(const Collective& what) {
   const at::Tensor mine = Encode(what, "");
   std::vector<at::Tensor> theirs(member_.size);
   std::vector<c10::intrusive_ptr<c10d::Work>> heard(member_.size);
+  std::vector<std::string> lost(member_.size);  // why there is nothing to be heard
   const auto tag = static_cast<int>(what.number & 0x7fffffff);
   {
     const std::lock_guard<std::mutex> guard(mutex_);
@@ -199,22 +234,27 @@ void Group::Agree(const Collective& what) {
       if (r == member_.rank) continue;
       theirs[r] = at::empty({sizeof(Words)}, at::kByte);
       std::vector<at::Tensor> one{theirs[r]};
-      heard[r] = control_->recv(one, r, tag);
+      try {
+        heard[r] = control_->recv(one, r, tag);
+      } catch (const std::exception& e) {  // the connection has ended already
+        lost[r] = e.what();
+        continue;
+      }
       hearing_.push_back(heard[r]);
     }
   }
   Tell(what.number, mine);
-  const std::string me = "Rank " + std::to_string(member_.rank) + " waits in " + Describe(Decode(mine));
+  const std::string me = Waits(what);
   for (int r = 0; r < member_.size; ++r) {
-    if (!heard[r]) continue;
-    std::string why = "this worker has stopped";
+    if (r == member_.rank) continue;
     bool has_come = false;
     try {
-      has_come = heard[r]->wait(member_.timeout);
+      has_come = heard[r] && heard[r]->wait(member_.timeout);
     } catch (const std::exception& e) {
-      why = e.what();
+      lost[r] = e.what();
     }
-    TORCH_CHECK(has_come, me, ", and rank ", r, " does not take part: ", why);
+    TORCH_CHECK(has_come, me, ", and rank ", r,
+                " does not take part: ", lost[r].empty() ? "this worker has stopped" : lost[r]);
     const Words words = Decode(theirs[r]);
     TORCH_CHECK(!words.failed, me, ", but rank ", r, " has failed: ", words.text);
     const Words own = Decode(mine);
@@ -273,7 +313,8 @@ Group& Groups::Make(int64_t id, const Member& member) {
 
 Group& Groups::At(int64_t id) {
   const auto found = groups_.find(id);
-  TORCH_CHECK(found != groups_.end(), "BUG: the worker is in no group ", id, ".");
+  TORCH_CHECK(found != groups_.end(), "This worker was started after its process had made the group: call ",
+              "destroy_process_group() and init_process_group() again.");
   return *found->second;
 }
 

@@ -25,6 +25,8 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
+#include "exec/backend/Device.h"
+#include "exec/collective/Nccl.h"
 #include "exec/collective/Relay.h"
 
 namespace mycelya::exec {
@@ -32,7 +34,8 @@ namespace mycelya::exec {
 struct Member {
   int rank = 0, size = 1;
   std::chrono::milliseconds timeout{};
-  std::string host;  // the address at which the other workers reach this one
+  std::string host;      // the address at which the other workers reach this one
+  const Device& device;  // of its tensors
 };
 
 // What a worker is about to run. All members of a group run the same.
@@ -54,13 +57,14 @@ class Group {
 
   std::string Exchange(std::string_view entries, size_t most, std::chrono::milliseconds limit);
 
-  // Begins a collective. run computes it, on the group's thread, once all members are about to. What run uses must not
-  // change until Wait.
-  void Begin(Collective what, std::function<void(c10d::Backend&)> run);
+  using Run = std::function<c10::intrusive_ptr<c10d::Work>(c10d::Backend&)>;
+  // Begins a collective. run begins it for the engine, on the group's thread, once all members are about to. What it
+  // uses must not change until Wait.
+  void Begin(Collective what, Run run);
   // Waits until a collective or a receive has ended. Throws its error.
   void Wait(int64_t number);
-  // Begins to send to one member, or to receive from it: only the two of them take part. A send keeps a copy, so that
-  // nobody waits for it; a receive has a negative number.
+  // Begins to send to one member, or to receive from it: only the two of them take part. A send
+  // copies the tensor, so that no later operator waits for the send. The number of a receive is negative.
   void Send(const at::Tensor& t, int to, int tag);
   void Receive(int64_t number, at::Tensor& t, int from, int tag);
   // Waits for the sends.
@@ -72,33 +76,45 @@ class Group {
  private:
   struct Task {
     Collective what;
-    std::function<void(c10d::Backend&)> run;
+    Run run;
+    std::shared_ptr<void> begun;  // on a GPU: the point of its work after which it runs
+  };
+  struct Done {
+    std::exception_ptr error;
+    c10::intrusive_ptr<c10d::Work> work;  // on a GPU, where nothing has waited for it
+  };
+  // Between this member and another one.
+  struct Transfer {
+    c10::intrusive_ptr<c10d::Work> work;
+    std::vector<at::Tensor> memory;
+    int other;
   };
   void Meet();
   void Work();
   // Tells all members what this one is about to run, or why it has failed, and hears the same from them. Throws if one
   // of them runs something else, has failed, or does not answer.
   void Agree(const Collective& what);
+  std::string Waits(const Collective& what) const;  // how its errors begin
   void Tell(int64_t number, const at::Tensor& words) noexcept;
+  // Waits for a transfer. Throws if it has failed, with what it could not do.
+  void Finish(const Transfer& transfer, const char* what, std::chrono::milliseconds limit) const;
   // Waits for sends, at most `limit` for each. Throws the error of one that has failed.
   void FinishSends(std::chrono::milliseconds limit);
   c10d::Backend& Engine();
+  void CheckCpu() const;  // for sends and receives
 
   const Member member_;
   const c10::intrusive_ptr<Relay> relay_;
   c10::intrusive_ptr<c10d::Backend> engine_, control_;
-  // Of the session's thread. A transfer between two members, and its memory.
-  struct Transfer {
-    c10::intrusive_ptr<c10d::Work> work;
-    std::vector<at::Tensor> memory;
-  };
+  Nccl* nccl_ = nullptr;  // the engine, on a GPU
+  // Of the session's thread.
   std::deque<Transfer> sends_;
   std::map<int64_t, Transfer> receives_;  // by number
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::deque<Task> tasks_;
-  std::map<int64_t, std::exception_ptr> done_;           // by number; null: it has run
+  std::map<int64_t, Done> done_;                         // by number
   std::vector<c10::intrusive_ptr<c10d::Work>> hearing_;  // what the thread waits for
   int64_t told_ = 0;                                     // the other members wait for what this one says about it
   bool ready_ = false, ending_ = false;

@@ -1,8 +1,9 @@
 // Copyright (C) 2026 The Mycelya Authors
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //
-// The store with which workers find each other. A worker opens no connection to a store: its client asks it again and
-// again what it has set and what it waits for, and answers from the store of the clients.
+// The store with which workers find each other. A worker opens no connection to a store. The worker's
+// client asks the worker again and again which keys it has set and which keys it waits for. The client takes the values
+// of those keys from the store of all clients.
 #ifndef MYCELYA_EXEC_COLLECTIVE_RELAY_H_
 #define MYCELYA_EXEC_COLLECTIVE_RELAY_H_
 
@@ -60,7 +61,7 @@ class Relay final : public c10d::Store {
   std::condition_variable changed_;
   std::map<std::string, std::vector<uint8_t>> known_;
   std::set<std::string> wanted_;
-  std::vector<Entry> news_;  // that the client has not got
+  std::vector<Entry> news_;  // entries that the client has not read
   bool ended_ = false;
 };
 

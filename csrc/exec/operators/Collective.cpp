@@ -33,8 +33,8 @@ at::Tensor Join(int64_t group, int64_t rank, int64_t size, int64_t timeout_ms, c
   const char* host = std::getenv(kPeers);
   TORCH_CHECK(host != nullptr && *host != 0, "This worker has no address at which other workers reach it. Its owner ",
               "gives it one with ", kPeers, ".");
-  TORCH_CHECK_NOT_IMPLEMENTED(Executor::Current().device().is_cpu(), "Workers on GPUs have no collectives yet.");
-  const Member member{static_cast<int>(rank), static_cast<int>(size), std::chrono::milliseconds(timeout_ms), host};
+  const Member member{static_cast<int>(rank), static_cast<int>(size), std::chrono::milliseconds(timeout_ms), host,
+                      Executor::Current().device()};
   const at::Tensor cpu = entries.cpu().contiguous();
   const std::string_view text(static_cast<const char*>(cpu.const_data_ptr()), cpu.nbytes());
   const std::string news =
@@ -71,7 +71,7 @@ void AllReduce(const at::Tensor& self, int64_t group, int64_t number, int64_t re
   options.reduceOp = ReduceOf(reduce);
   GroupOf(group).Begin(What(number, "all_reduce", self, reduce, line), [self = Flat(self), options](c10d::Backend& b) {
     std::vector<at::Tensor> one{self};
-    b.allreduce(one, options)->wait();
+    return b.allreduce(one, options);
   });
 }
 
@@ -80,14 +80,14 @@ void Broadcast(const at::Tensor& self, int64_t group, int64_t number, int64_t ro
   options.rootRank = root;
   GroupOf(group).Begin(What(number, "broadcast", self, root, line), [self = Flat(self), options](c10d::Backend& b) {
     std::vector<at::Tensor> one{self};
-    b.broadcast(one, options)->wait();
+    return b.broadcast(one, options);
   });
 }
 
 void AllGather(at::Tensor out, at::Tensor input, int64_t group, int64_t number, c10::string_view line) {
   GroupOf(group).Begin(
       What(number, "all_gather", input, 0, line),
-      [out = Flat(out), input = Flat(input)](c10d::Backend& b) mutable { b._allgather_base(out, input)->wait(); });
+      [out = Flat(out), input = Flat(input)](c10d::Backend& b) mutable { return b._allgather_base(out, input); });
 }
 
 void ReduceScatter(at::Tensor out, at::Tensor input, int64_t in_parts, int64_t group, int64_t number, int64_t reduce,
@@ -96,10 +96,10 @@ void ReduceScatter(at::Tensor out, at::Tensor input, int64_t in_parts, int64_t g
   options.reduceOp = ReduceOf(reduce);
   GroupOf(group).Begin(What(number, "reduce_scatter", out, reduce, line),
                        [out = Flat(out), input = Flat(input), in_parts, options](c10d::Backend& b) mutable {
-                         if (in_parts == 0) return void(b._reduce_scatter_base(out, input, options)->wait());
+                         if (in_parts == 0) return b._reduce_scatter_base(out, input, options);
                          std::vector<at::Tensor> outs{out};
                          std::vector<std::vector<at::Tensor>> parts{input.split(out.numel())};
-                         b.reduce_scatter(outs, parts, options)->wait();
+                         return b.reduce_scatter(outs, parts, options);
                        });
 }
 
@@ -109,7 +109,7 @@ void AllToAll(at::Tensor out, at::Tensor input, at::IntArrayRef out_sizes, at::I
   what.numel = -1;  // members may send and receive different numbers of elements
   GroupOf(group).Begin(std::move(what),
                        [out, input, outs = out_sizes.vec(), ins = in_sizes.vec()](c10d::Backend& b) mutable {
-                         b.alltoall_base(out, input, outs, ins)->wait();
+                         return b.alltoall_base(out, input, outs, ins);
                        });
 }
 

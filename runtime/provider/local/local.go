@@ -452,13 +452,19 @@ func (in *instance) Stop(ctx context.Context, grace time.Duration) error {
 }
 
 // environment is what a worker inherits. The workers of a program with several ranks, which torchrun counts in
-// WORLD_SIZE, reach each other on this host.
+// WORLD_SIZE, reach each other on this host, and each takes the GPU of its LOCAL_RANK.
 func environment(all []string) []string {
 	out := process.Environment(all)
-	has := func(name string) bool {
-		return slices.ContainsFunc(all, func(kv string) bool { return strings.HasPrefix(kv, name+"=") })
+	of := func(name string) int {
+		return slices.IndexFunc(all, func(kv string) bool { return strings.HasPrefix(kv, name+"=") })
 	}
-	if has("WORLD_SIZE") && !has("MYCELYA_PEERS") && !slices.Contains(all, "WORLD_SIZE=1") {
+	if of("WORLD_SIZE") < 0 || slices.Contains(all, "WORLD_SIZE=1") {
+		return out
+	}
+	if i := of("LOCAL_RANK"); i >= 0 {
+		out = append(out, all[i])
+	}
+	if of("MYCELYA_PEERS") < 0 {
 		out = append(out, "MYCELYA_PEERS=127.0.0.1")
 	}
 	return out

@@ -286,6 +286,12 @@ func TestEnvironment(t *testing.T) {
 	require.Equal(t, []string{"PATH=/bin", "HOME=/h", "OMP_NUM_THREADS=2", "MKL_DEBUG=1", "CUDA_VISIBLE_DEVICES=1",
 		"TORCH_SHOW_CPP_STACKTRACES=1", "LC_ALL=C", "LANG=C", "LD_LIBRARY_PATH=/l"}, got)
 
+	ranks := []string{"LOCAL_RANK=1", "WORLD_SIZE=2"}
+	require.Equal(t, []string{"LOCAL_RANK=1", "MYCELYA_PEERS=127.0.0.1"}, environment(ranks))
+	require.Equal(t, []string{"MYCELYA_PEERS=10.0.0.1", "LOCAL_RANK=1"},
+		environment(append(ranks, "MYCELYA_PEERS=10.0.0.1")))
+	require.Empty(t, environment([]string{"LOCAL_RANK=0", "WORLD_SIZE=1"}))
+
 	t.Setenv("SECRET_TOKEN", "hush")
 	in := started(t, refSpec())
 	if env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", in.cmd.Process.Pid)); err == nil {

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -51,7 +51,7 @@ def train(device: str, wrap, names: tuple, sizes: tuple, clip: bool) -> list:
     mesh = init_device_mesh(device, sizes, mesh_dim_names=names)
     for name, one in zip(names, wrap, strict=True):
         one(model, mesh[name])
-    # A foreach optimizer refuses parameters of which some are split.
+    # PyTorch refuses foreach if some parameters are split, and others are not.
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=0.01, foreach="parts" not in names
     )
@@ -95,9 +95,59 @@ def same(*case) -> None:
         assert torch.equal(want, got), (RANK, want, got)
 
 
-same([shard], ("data",), (SIZE,), True)
-same([split], ("parts",), (SIZE,), False)
-if SIZE == 4:
-    same([split, shard], ("parts", "data"), (2, 2), False)
-dist.destroy_process_group()
-print("done")
+def random_numbers() -> None:
+    """Of split tensors: each rank draws its own."""
+
+    def drawn(device: str) -> list[torch.Tensor]:
+        torch.manual_seed(RANK)
+        with torch.device("meta"):
+            model = nn.Sequential(Block(), Block(), nn.Linear(16, 4))
+        shard(model, init_device_mesh(device, (SIZE,)))
+        model.to_empty(device=device)
+        for p in model.parameters():
+            nn.init.normal_(p)
+        kept = F.dropout(model[2].weight, 0.5)
+        return [t.to_local().detach().cpu() for t in (*model.parameters(), kept)]
+
+    assert all(map(torch.equal, drawn("mycelya"), drawn("cpu")))
+
+
+def attention() -> None:
+    """Split by heads, as tensor parallelism does, with a mask and without."""
+
+    def computed(device: str, mask: torch.Tensor | None) -> list[torch.Tensor]:
+        mesh = init_device_mesh(device, (SIZE,))
+        numbers = torch.Generator().manual_seed(0)
+        q, k, v = (
+            distribute_tensor(
+                torch.randn(2, 4, 5, 8, generator=numbers).to(device), mesh, [Shard(1)]
+            ).requires_grad_()
+            for _ in range(3)
+        )
+        if mask is not None:
+            way = Shard(1) if mask.ndim == 4 else Replicate()
+            mask = distribute_tensor(mask.to(device), mesh, [way])
+        out = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=mask is None
+        )
+        assert out.placements == (Shard(1),)
+        out.sum().backward()
+        found = (out, q.grad, k.grad, v.grad)
+        return [t.to_local().detach().cpu() for t in found]
+
+    for mask in (None, torch.randn(5, 5), torch.randn(2, 4, 5, 5)):
+        if mask is not None:
+            dist.broadcast(mask, 0)
+        here, there = computed("cpu", mask), computed("mycelya", mask)
+        assert all(map(torch.equal, here, there))
+
+
+if __name__ == "__main__":
+    random_numbers()
+    attention()
+    same([shard], ("data",), (SIZE,), True)
+    same([split], ("parts",), (SIZE,), False)
+    if SIZE == 4:
+        same([split, shard], ("parts", "data"), (2, 2), False)
+    dist.destroy_process_group()
+    print("done")

@@ -13,17 +13,20 @@ STEPS = 6
 
 
 class Net(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.a, self.b, self.c = nn.Linear(16, 64), nn.Linear(64, 64), nn.Linear(64, 4)
+        self.a, self.b = nn.Linear(16, width), nn.Linear(width, width)
+        self.c = nn.Linear(width, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.c(torch.relu(self.b(torch.relu(self.a(x)))))
 
 
-def trained(device: str) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+def trained(
+    device: str, width: int = 64
+) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
     torch.manual_seed(0)
-    net = DistributedDataParallel(Net().to(device), bucket_cap_mb=0.01)
+    net = DistributedDataParallel(Net(width).to(device), bucket_cap_mb=0.01)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
     losses = []
     for step in range(STEPS):
@@ -44,12 +47,22 @@ def trained(device: str) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
         # If this process does not run for a moment, its part of the step is sent.
         cuts = sum(n for why, n in m["cuts"].items() if why != "comm")
         assert cuts <= STEPS - 3, m["cuts"]
+        gradients = sum(4 * p.numel() for p in net.parameters())
+        assert m["peer_bytes"] == (STEPS - 3) * gradients, (m["peer_bytes"], gradients)
+        torch.mycelya.synchronize()
+        exchanged.append(m["peer_bytes"])
+        sent.append(torch.mycelya.metrics()["bytes_sent"])
     return [x.cpu() for x in losses], {k: v.cpu() for k, v in net.state_dict().items()}
 
 
+sent = []  # bytes of the process to its worker
+exchanged = []  # bytes among workers
 want_losses, want = trained("cpu")
 losses, got = trained("mycelya")
 assert all(map(torch.equal, losses, want_losses)), (losses, want_losses)
 assert all(torch.equal(got[k], want[k]) for k in want)
+trained("mycelya", width=256)  # 13 times the gradients
+more = exchanged[1] - exchanged[0]
+assert 0 < sent[0] and sent[1] - sent[0] < more / 20, (sent, exchanged)
 dist.destroy_process_group()
 print("done")
