@@ -98,7 +98,10 @@ func crashText(pid int, worker, signal string) string {
 func TestACrashNamesItsFolder(t *testing.T) {
 	r, pid, worker := startReal(t, localRef)
 	require.NoError(t, syscall.Kill(pid, syscall.SIGSEGV))
-	err := synced(t, r)
+	var err error
+	for err == nil { // the process may answer before the signal reaches it
+		err = synced(t, r)
+	}
 	require.Regexp(t, "^"+crashText(pid, worker, "segmentation fault")+"$", err.Error())
 	dir := regexp.MustCompile(crashText(pid, worker, "segmentation fault")).FindStringSubmatch(err.Error())[1]
 	text, err := os.ReadFile(filepath.Join(dir, "crash.json"))
