@@ -132,8 +132,10 @@ def test_the_machine_without_a_variable(monkeypatch):
 
 
 def test_a_list_of_machines(monkeypatch):
-    many = "local:cpu, ssh:a?port=22 ,exec:run --tty a,b,local, modal:H100?gpu_count=2"
-    machines = ["local:cpu", "ssh:a?port=22", "exec:run --tty a,b", "local"]
+    many = (
+        "local:cpu, ssh:a?python=py ,exec:run --tty a,b,local, modal:H100?gpu_count=2"
+    )
+    machines = ["local:cpu", "ssh:a?python=py", "exec:run --tty a,b", "local"]
     machines.append("modal:H100?gpu_count=2")
     assert _machine_variable.machines(many) == machines
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
