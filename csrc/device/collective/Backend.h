@@ -81,11 +81,11 @@ class Backend final : public c10d::Backend {
   const c10::intrusive_ptr<Options> options_;
   const c10::intrusive_ptr<c10d::Backend> cpu_;
   std::mutex mutex_;
-  int64_t joins_ = 0;
-  int64_t group_ = 0;             // its number in this process; 0: it has not joined
-  c10::DeviceIndex device_ = -1;  // with which it has tried to join
-  std::exception_ptr failure_;    // why it has not
-  bool used_ = false;             // there was a collective
+  int64_t joins_ = 0;             // how often Join was called
+  int64_t group_ = 0;             // the number of the group in this process; 0: Join has not succeeded
+  c10::DeviceIndex device_ = -1;  // the device of the last Join; -1: there was none
+  std::exception_ptr failure_;    // the error of the constructor's Join
+  bool used_ = false;             // a collective was recorded
   int64_t number_ = 0;            // of the next collective
   int64_t receives_ = 0;          // so far
   bool coalesces_ = false;

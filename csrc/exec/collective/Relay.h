@@ -61,7 +61,7 @@ class Relay final : public c10d::Store {
   std::condition_variable changed_;
   std::map<std::string, std::vector<uint8_t>> known_;
   std::set<std::string> wanted_;
-  std::vector<Entry> news_;  // entries that the client has not read
+  std::vector<Entry> news_;  // entries that Exchange has not returned yet
   bool ended_ = false;
 };
 

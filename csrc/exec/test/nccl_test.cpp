@@ -267,7 +267,7 @@ TEST(Nccl, HasTheValuesOfAllMembers) {
 
 TEST(Nccl, SendsOtherNumbersOfRowsToEachMember) {
   const auto calls = WithMembers([](Nccl& nccl, const Device& device, int rank) {
-    // Member r sends r rows of two elements to each; nobody sends to itself through memory that is not its own.
+    // Member r sends r rows of two elements to each member, also to itself.
     at::Tensor input = at::full({3 * rank, 2}, rank, at::kInt), out = at::zeros({3, 2}, at::kInt);
     std::vector<int64_t> sent(kMembers, rank), got{0, 1, 2};
     Complete(nccl, device, [&] { return nccl.alltoall_base(out, input, got, sent, {}); });
